@@ -1,0 +1,53 @@
+# Two commands matter: `make demo` and `make test`. Both make the virtual environment when it is missing.
+VENV   ?= .venv
+PYTHON ?= python3
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Tests run in this many processes.
+JOBS   ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test check format openapi clean
+
+help: ## show what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.worker ## start everything, draw one picture, stop: make demo [PROMPT="a boat with a red sail on the sea"]
+	@$(BIN)/renderq demo $(if $(PROMPT),"$(PROMPT)")
+
+up: $(VENV)/.worker ## run the whole system on this machine until Ctrl-C
+	@$(BIN)/renderq up
+
+test: check ## every check and every test
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup
+
+check: $(VENV)/.dev ## lint, format, types, import rule
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev ## put the code into shape
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+openapi: $(VENV)/.dev ## write docs/openapi.json anew
+	@$(BIN)/python -m api.openapi > docs/openapi.json
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	@echo "making $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "renderq needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.worker: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing (torch is the large part)"
+	@$(PIP) install --constraint constraints.txt --editable '.[worker]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.worker
+	@echo "installing what the tests need"
+	@$(PIP) install --constraint constraints.txt --editable '.[worker,dev]'
+	@touch $@
