@@ -1,0 +1,138 @@
+"""Where the made files are kept: a folder, memory or S3, behind one class.
+
+A key names the attempt that made the file. Rows refer to the files of the completing attempt only, so a
+file that another attempt left behind is never seen and upkeep can remove it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError
+from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store
+
+from core.errors import Gone, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class NewArtifact:
+    """A file that an attempt has stored under ``key`` and that becomes visible when the attempt completes."""
+
+    index: int
+    key: str
+    media_type: str
+    width: int
+    height: int
+    bytes: int
+    sha256: str
+    seed: int
+    frames: int | None = None
+    fps: float | None = None
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One entry of a listing."""
+
+    key: str
+    bytes: int
+    modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class KeyParts:
+    """Whose file a key names."""
+
+    job_id: str
+    attempt: int
+
+
+def artifact_key(job_id: str, attempt: int, index: int, extension: str) -> str:
+    """Return the key of one file of one attempt, ``extension`` without its dot."""
+    return f"jobs/{job_id}/{attempt}/{index}.{extension}"
+
+
+def parse_key(key: str) -> KeyParts | None:
+    """Return whose file ``key`` names, or None when it is not one of ours."""
+    parts = key.split("/")
+    if len(parts) != 4 or parts[0] != "jobs" or not parts[2].isdecimal():
+        return None
+    return KeyParts(parts[1], int(parts[2]))
+
+
+class ArtifactStore:
+    """Files by key. Writing is atomic: a key is either absent or whole."""
+
+    def __init__(self, url: str) -> None:
+        """Open ``file:///folder`` (made if missing), ``memory://`` or ``s3://bucket/prefix``.
+
+        S3 credentials come from the environment variables of AWS or from the machine's role.
+        """
+        self.url = url
+        self._store = _open(url)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep ``data`` under ``key``, replacing what was there."""
+        with _translated(key):
+            obstore.put(self._store, key, data)
+
+    def get(self, key: str) -> bytes:
+        """Return the whole file; Gone when there is none."""
+        with _translated(key):
+            return bytes(obstore.get(self._store, key).bytes())
+
+    def open_range(self, key: str, start: int, length: int) -> bytes:
+        """Return ``length`` bytes from ``start``; fewer at the end of the file."""
+        with _translated(key):
+            size = obstore.head(self._store, key)["size"]
+            end = min(start + length, size)
+            if start >= end:
+                return b""
+            return bytes(obstore.get_range(self._store, key, start=start, end=end))
+
+    def delete(self, key: str) -> None:
+        """Remove the file; nothing happens when there is none."""
+        try:
+            with _translated(key):
+                obstore.delete(self._store, key)
+        except Gone:
+            return
+
+    def list(self, prefix: str = "jobs/") -> Iterator[StoredFile]:
+        """Yield the files below ``prefix`` in no particular order."""
+        with _translated(prefix):
+            for chunk in obstore.list(self._store, prefix):
+                for meta in chunk:
+                    yield StoredFile(meta["path"], meta["size"], meta["last_modified"])
+
+
+class _translated:  # noqa: N801 - used as a statement
+    """Turn the storage library's errors into ours."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, NotFoundError | FileNotFoundError):
+            raise Gone(f"There is no file {self._key} in the artifact store.") from error
+        if isinstance(error, BaseError | OSError):
+            raise Unavailable(f"The artifact store failed at {self._key}: {error}") from error
+
+
+def _open(url: str) -> ObjectStore:
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "file":
+            return LocalStore(Path(unquote(parts.path)), automatic_cleanup=True, mkdir=True)
+        case "memory":
+            return MemoryStore()
+        case "s3":
+            return S3Store.from_url(url)
+    raise ValueError(f"not an artifact store: {url!r}; use file:///folder, s3://bucket/prefix or memory://")

@@ -1,0 +1,190 @@
+"""What is read: one job, lists, counts, the place in the queue. Nothing here changes a row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, tuple_
+from sqlalchemy.orm import Session, selectinload
+
+from core.artifacts import parse_key
+from core.clock import now
+from core.errors import InvalidQuery, NotFound
+from core.lifecycle import JobState
+from core.tables import Artifact, Attempt, Job
+
+MAX_LIMIT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list, newest job first."""
+
+    jobs: Sequence[Job]
+    has_more: bool
+
+    @property
+    def first_id(self) -> str | None:
+        """Id of the first job, None when the page is empty."""
+        return self.jobs[0].id if self.jobs else None
+
+    @property
+    def last_id(self) -> str | None:
+        """Id to continue ``after``."""
+        return self.jobs[-1].id if self.jobs else None
+
+
+def find_job(session: Session, job_id: str, caller: str | None = None) -> Job | None:
+    """Return the job with its artifacts; None when there is none, or it is another caller's.
+
+    ``caller`` None sees every job.
+    """
+    statement = select(Job).where(Job.id == job_id).options(selectinload(Job.artifacts))
+    if caller is not None:
+        statement = statement.where(Job.caller == caller)
+    return session.scalars(statement.execution_options(populate_existing=True)).one_or_none()
+
+
+def get_job(session: Session, job_id: str, caller: str | None = None) -> Job:
+    """Return the job with its artifacts; NotFound when there is none, or it is another caller's."""
+    job = find_job(session, job_id, caller)
+    if job is None:
+        raise NotFound(f"There is no job {job_id}.")
+    return job
+
+
+def list_jobs(
+    session: Session,
+    *,
+    caller: str | None = None,
+    status: JobState | None = None,
+    model: str | None = None,
+    limit: int = 20,
+    after: str | None = None,
+) -> Page:
+    """Return up to ``limit`` jobs, newest first, that are older than the job ``after``.
+
+    Raises:
+        InvalidQuery: ``limit`` is not within 1 to 100, or ``after`` is not a job of this caller.
+    """
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidQuery(f"limit must be from 1 to {MAX_LIMIT}, not {limit}.")
+    statement = select(Job).options(selectinload(Job.artifacts))
+    if caller is not None:
+        statement = statement.where(Job.caller == caller)
+    if status is not None:
+        statement = statement.where(Job.state == status)
+    if model is not None:
+        statement = statement.where(Job.model == model)
+    if after is not None:
+        statement = _older_than(session, statement, after, caller)
+    newest_first = statement.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
+    jobs = session.scalars(newest_first.execution_options(populate_existing=True)).all()
+    return Page(jobs[:limit], has_more=len(jobs) > limit)
+
+
+def _older_than(session: Session, statement: Select[Job], after: str, caller: str | None) -> Select[Job]:
+    row = session.execute(select(Job.created_at, Job.caller).where(Job.id == after)).one_or_none()
+    if row is None or caller not in (None, row.caller):
+        raise InvalidQuery(f"after names no job: {after!r}.")
+    return statement.where(tuple_(Job.created_at, Job.id) < tuple_(row.created_at, after))
+
+
+def count_by_state(
+    session: Session, *, caller: str | None = None, model: str | None = None
+) -> dict[JobState, int]:
+    """Return how many jobs are in each state, with 0 for the states that have none."""
+    statement = select(Job.state, func.count()).group_by(Job.state)
+    if caller is not None:
+        statement = statement.where(Job.caller == caller)
+    if model is not None:
+        statement = statement.where(Job.model == model)
+    found = {JobState(state): count for state, count in session.execute(statement)}
+    return {state: found.get(state, 0) for state in JobState}
+
+
+def queue_position(session: Session, job: Job) -> int | None:
+    """Return the place of a queued job among those of its model, 1 being the next; None when not queued."""
+    if job.state != JobState.QUEUED:
+        return None
+    goes_before = or_(
+        Job.priority < job.priority,
+        and_(
+            Job.priority == job.priority,
+            tuple_(Job.created_at, Job.id) < tuple_(job.created_at, job.id),
+        ),
+    )
+    statement = select(func.count()).where(Job.state == JobState.QUEUED, Job.model == job.model, goes_before)
+    return 1 + session.scalars(statement).one()
+
+
+def count_queued(session: Session, model: str) -> int:
+    """Return how many queued jobs of ``model`` a worker could take now."""
+    return session.scalars(select(func.count()).where(*_takeable(model))).one()
+
+
+def queued_ids(session: Session, model: str, limit: int, published_before_s: float = 0.0) -> Sequence[str]:
+    """Return ids of takeable queued jobs, next first, last published at least that many seconds ago or never."""
+    sent_long_ago = or_(Job.published_at.is_(None), Job.published_at <= now(-published_before_s))
+    statement = select(Job.id).where(*_takeable(model), sent_long_ago)
+    in_order = statement.order_by(Job.priority, Job.created_at, Job.id).limit(limit)
+    return session.scalars(in_order).all()
+
+
+def _takeable(model: str) -> tuple[ColumnElement[bool], ...]:
+    return (
+        Job.state == JobState.QUEUED,
+        Job.model == model,
+        or_(Job.run_after.is_(None), Job.run_after <= now()),
+    )
+
+
+def unpublished(session: Session, older_than_s: float, limit: int = 100) -> Sequence[Job]:
+    """Return queued jobs whose id was not sent since they became queued, at least ``older_than_s`` ago.
+
+    The wait leaves the submitting process time to send it itself. A job that may not run yet is left out.
+    """
+    statement = select(Job).where(
+        Job.state == JobState.QUEUED,
+        Job.published_at.is_(None),
+        Job.queued_at <= now(-older_than_s),
+        or_(Job.run_after.is_(None), Job.run_after <= now()),
+    )
+    return session.scalars(statement.order_by(Job.queued_at, Job.id).limit(limit)).all()
+
+
+def get_attempts(session: Session, job_id: str) -> Sequence[Attempt]:
+    """Return the job's attempts, first to latest."""
+    return session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)).all()
+
+
+def attempts_with_code(session: Session, job_id: str, code: str) -> int:
+    """Return how many attempts of the job ended with this error."""
+    statement = select(func.count()).where(Attempt.job_id == job_id, Attempt.error_code == code)
+    return session.scalars(statement).one()
+
+
+def find_artifact(session: Session, job_id: str, index: int) -> Artifact | None:
+    """Return one visible file of a job."""
+    return session.get(Artifact, (job_id, index))
+
+
+def artifact_keys(session: Session, job_id: str) -> frozenset[str]:
+    """Return the keys that the job's rows refer to."""
+    return frozenset(session.scalars(select(Artifact.key).where(Artifact.job_id == job_id)))
+
+
+def orphaned_keys(session: Session, keys: Sequence[str]) -> list[str]:
+    """Return those of ``keys`` that no row refers to and that no running attempt may yet complete.
+
+    Keys that are not an attempt's file are left alone.
+    """
+    owners = {key: parts for key in keys if (parts := parse_key(key)) is not None}
+    job_ids = {parts.job_id for parts in owners.values()}
+    kept = set(session.scalars(select(Artifact.key).where(Artifact.key.in_(owners))))
+    running = select(Job.id, Job.attempt).where(Job.id.in_(job_ids), Job.state == JobState.IN_PROGRESS)
+    at_work = {(row.id, row.attempt) for row in session.execute(running)}
+    return [
+        key
+        for key, parts in owners.items()
+        if key not in kept and (parts.job_id, parts.attempt) not in at_work
+    ]

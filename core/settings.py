@@ -1,0 +1,150 @@
+"""Settings of one process: environment variables ``RENDERQ_...``, read once, frozen, checked together.
+
+A worker's options (``policy.options``) share the prefix and are read by ``policy.resolve``, not here.
+"""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from core.errors import InvalidSettings
+
+PREFIX = "RENDERQ_"
+
+
+def default_data_dir() -> Path:
+    """Return the folder of the embedded stack, by the XDG rule."""
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "renderq"
+
+
+def cuda_visible_devices() -> str | None:
+    """Return ``CUDA_VISIBLE_DEVICES``, None when it is not set."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+class Settings(BaseSettings):
+    """One object per process. A URL that is not given points into ``data_dir``."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", validate_default=True)
+
+    data_dir: Path = Field(default_factory=default_data_dir)
+    database_url: str = ""
+    """``sqlite:////absolute/file.db`` or ``postgresql://user:password@host/name``."""
+    redis_url: str = ""
+    """``redis://``, ``rediss://`` or ``redis+socket:///path``."""
+    artifacts_url: str = ""
+    """``file:///folder``, ``s3://bucket/prefix`` or, for tests, ``memory://``."""
+    catalogue_dir: Path | None = None
+    """Operator's folder of model files, which may add to the bundled ones or replace them."""
+    models_dir: Path | None = None
+    """Folder of local weights."""
+    public_url: str | None = None
+    """How callers reach the API; default: as they called it."""
+    lease_s: float = Field(30.0, gt=0)
+    """How long a worker may be silent before its job is taken back."""
+    heartbeat_s: float = Field(5.0, gt=0)
+    upkeep_interval_s: float = Field(5.0, gt=0)
+    max_attempts: int = Field(3, ge=1, le=100)
+    log_format: Literal["auto", "console", "json"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_urls(cls, given: Any) -> Any:
+        """Derive the URLs that are not given; an empty variable counts as not given."""
+        given = {name: value for name, value in dict(given).items() if value != ""}
+        folder = Path(given.get("data_dir") or default_data_dir()).expanduser().absolute()
+        return _urls(folder) | given | {"data_dir": folder}
+
+    @field_validator("catalogue_dir", "models_dir")
+    @classmethod
+    def _expand(cls, folder: Path | None) -> Path | None:
+        return None if folder is None else folder.expanduser().absolute()
+
+    @field_validator("database_url")
+    @classmethod
+    def _check_database(cls, url: str) -> str:
+        try:
+            kind = make_url(url).get_backend_name()
+        except ArgumentError:
+            kind = ""
+        if kind not in ("sqlite", "postgresql", "postgres"):
+            raise ValueError("must start with sqlite:/// or postgresql://")
+        return url
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis(cls, url: str) -> str:
+        return _check_scheme(url, "redis", "rediss", "redis+socket")
+
+    @field_validator("artifacts_url")
+    @classmethod
+    def _check_artifacts(cls, url: str) -> str:
+        return _check_scheme(url, "file", "s3", "memory")
+
+    @field_validator("public_url")
+    @classmethod
+    def _check_public(cls, url: str | None) -> str | None:
+        return None if url is None else _check_scheme(url, "http", "https").rstrip("/")
+
+    @field_validator("heartbeat_s")
+    @classmethod
+    def _check_heartbeat(cls, heartbeat_s: float, seen: ValidationInfo) -> float:
+        lease_s = seen.data.get("lease_s")
+        if lease_s is not None and heartbeat_s > lease_s / 2:
+            raise ValueError(
+                f"must be at most half of lease_s ({lease_s:g}), so that one lost beat loses no job"
+            )
+        return heartbeat_s
+
+    @classmethod
+    def load(cls, **given: Any) -> Self:
+        """Read the environment, under the values given here; every problem is reported together.
+
+        Raises:
+            InvalidSettings: Names each variable that is wrong and what it may be.
+        """
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise InvalidSettings(tuple(_sentence(problem) for problem in error.errors())) from None
+
+    @classmethod
+    def for_data_dir(cls, folder: Path, **given: Any) -> Self:
+        """Return settings whose every default lies in ``folder``, for the embedded stack."""
+        return cls.load(**({"data_dir": folder} | _urls(folder.expanduser().absolute()) | given))
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """Return the process's settings, read at the first call."""
+    return Settings.load()
+
+
+def _urls(folder: Path) -> dict[str, Any]:
+    return {
+        "database_url": f"sqlite:///{folder}/renderq.db",
+        "redis_url": f"redis+socket://{folder}/valkey/valkey.sock",
+        "artifacts_url": (folder / "artifacts").as_uri(),
+    }
+
+
+def _check_scheme(url: str, *schemes: str) -> str:
+    if urlsplit(url).scheme not in schemes:
+        raise ValueError("must start with " + " or ".join(f"{scheme}://" for scheme in schemes))
+    return url
+
+
+def _sentence(problem: Any) -> str:
+    """Tell of one problem without the value, which may hold a password."""
+    name = "".join(str(part) for part in problem["loc"][:1])
+    words = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return f"{PREFIX}{name.upper()} ({name}): {words[:1].lower()}{words[1:]}."

@@ -1,0 +1,292 @@
+"""The tables. Plural names, times end in ``_at``, relationships raise on a hidden load.
+
+A change here needs a migration in ``migrations/versions``; a test compares the two.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    Enum,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+from core.clock import Timestamp, now
+from core.lifecycle import TERMINAL, JobState, Outcome, WorkerState
+
+Json = dict[str, Any]
+
+_NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+def _words(words: Iterable[str]) -> str:
+    return ", ".join(f"'{word}'" for word in sorted(words))
+
+
+def _spelled(kind: type[StrEnum]) -> Enum:
+    """Keep the word, not a type of the database that every new word would have to alter."""
+    return Enum(kind, native_enum=False, create_constraint=False, length=20, values_callable=list)
+
+
+_ID = String(36)
+_TERMINAL = f"state IN ({_words(TERMINAL)})"
+
+
+class Base(DeclarativeBase):
+    """What all tables share."""
+
+    metadata = MetaData(naming_convention=_NAMES)
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        datetime: Timestamp(),
+        Json: JSON(none_as_null=True),
+        list[Json]: JSON(none_as_null=True),
+        dict[str, float]: JSON(none_as_null=True),
+        dict[str, str]: JSON(none_as_null=True),
+        JobState: _spelled(JobState),
+        Outcome: _spelled(Outcome),
+        WorkerState: _spelled(WorkerState),
+    }
+
+
+class Job(Base):
+    """One order: what was asked for, how it stands, what came of it."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    caller: Mapped[str] = mapped_column(String(100))
+    model: Mapped[str] = mapped_column(String(200))
+    state: Mapped[JobState]
+    priority: Mapped[int]
+    """0 goes first; high 0, normal 3, low 6."""
+    request: Mapped[Json]
+    plan: Mapped[Json]
+    metadata_: Mapped[dict[str, str]] = mapped_column("metadata")
+    attempt: Mapped[int] = mapped_column(default=0)
+    """Number of the latest attempt; 0 before the first."""
+    hand_backs: Mapped[int] = mapped_column(default=0)
+    """Attempts that ended by a worker's shutdown and do not count."""
+    max_attempts: Mapped[int]
+    owner: Mapped[str | None] = mapped_column(_ID)
+    """Worker that holds the job now."""
+    lease_until: Mapped[datetime | None]
+    worker_id: Mapped[str | None] = mapped_column(_ID)
+    """Worker of the latest attempt, kept when the job is no longer held."""
+    run_after: Mapped[datetime | None]
+    """No attempt before this time."""
+    queue_deadline_at: Mapped[datetime | None]
+    """The first attempt must start before this time."""
+    run_timeout_s: Mapped[float | None]
+    """Longest time of one attempt."""
+    cancel_requested_at: Mapped[datetime | None]
+    stopped_at_step: Mapped[int | None]
+    progress_step: Mapped[int | None]
+    progress_steps: Mapped[int | None]
+    error_code: Mapped[str | None] = mapped_column(String(100))
+    error_message: Mapped[str | None] = mapped_column(Text)
+    error_retryable: Mapped[bool | None]
+    timings_ms: Mapped[dict[str, float] | None]
+    acceleration: Mapped[Json | None]
+    created_at: Mapped[datetime] = mapped_column(default=now())
+    queued_at: Mapped[datetime] = mapped_column(default=now())
+    """When it last became queued."""
+    published_at: Mapped[datetime | None]
+    """When its id was last sent to the broker while it was queued as it is now."""
+    started_at: Mapped[datetime | None]
+    """When its first attempt began."""
+    finished_at: Mapped[datetime | None]
+
+    artifacts: Mapped[list["Artifact"]] = relationship(
+        lazy="raise", order_by="Artifact.index", passive_deletes=True
+    )
+
+    __table_args__ = (
+        CheckConstraint(f"state IN ({_words(JobState)})", name="state_known"),
+        CheckConstraint(f"({_TERMINAL}) = (finished_at IS NOT NULL)", name="terminal_is_finished"),
+        CheckConstraint("(state = 'in_progress') = (owner IS NOT NULL)", name="in_progress_is_owned"),
+        CheckConstraint("(state = 'in_progress') = (lease_until IS NOT NULL)", name="in_progress_is_leased"),
+        CheckConstraint(
+            "state NOT IN ('in_progress', 'completed') OR (started_at IS NOT NULL AND attempt > 0)",
+            name="work_was_started",
+        ),
+        CheckConstraint("(state = 'failed') = (error_code IS NOT NULL)", name="failed_has_error"),
+        CheckConstraint("attempt >= 0 AND hand_backs BETWEEN 0 AND attempt", name="attempts_counted"),
+        CheckConstraint("max_attempts >= 1", name="max_attempts_positive"),
+        CheckConstraint("priority BETWEEN 0 AND 9", name="priority_known"),
+        Index("ix_jobs_list", "caller", "created_at", "id"),
+        Index("ix_jobs_list_state", "caller", "state", "created_at", "id"),
+        Index("ix_jobs_list_model", "caller", "model", "created_at", "id"),
+        Index(
+            "ix_jobs_queue",
+            *("model", "priority", "created_at", "id"),
+            sqlite_where=text("state = 'queued'"),
+            postgresql_where=text("state = 'queued'"),
+        ),
+        Index(
+            "ix_jobs_unpublished",
+            "queued_at",
+            sqlite_where=text("state = 'queued' AND published_at IS NULL"),
+            postgresql_where=text("state = 'queued' AND published_at IS NULL"),
+        ),
+        Index(
+            "ix_jobs_deadline",
+            "queue_deadline_at",
+            sqlite_where=text("state = 'queued' AND queue_deadline_at IS NOT NULL"),
+            postgresql_where=text("state = 'queued' AND queue_deadline_at IS NOT NULL"),
+        ),
+        Index(
+            "ix_jobs_lease",
+            "lease_until",
+            sqlite_where=text("state = 'in_progress'"),
+            postgresql_where=text("state = 'in_progress'"),
+        ),
+    )
+
+    @property
+    def counted_attempts(self) -> int:
+        """Attempts that count against ``max_attempts``."""
+        return self.attempt - self.hand_backs
+
+
+class Attempt(Base):
+    """One try at a job by one worker, numbered from 1."""
+
+    __tablename__ = "attempts"
+
+    job_id: Mapped[str] = mapped_column(_ID, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    worker_id: Mapped[str] = mapped_column(_ID)
+    outcome: Mapped[Outcome | None]
+    """None while it runs."""
+    error_code: Mapped[str | None] = mapped_column(String(100))
+    error_message: Mapped[str | None] = mapped_column(Text)
+    step: Mapped[int | None]
+    """Last step that was reported."""
+    started_at: Mapped[datetime] = mapped_column(default=now())
+    finished_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        CheckConstraint(f"outcome IN ({_words(Outcome)})", name="outcome_known"),
+        CheckConstraint("(outcome IS NULL) = (finished_at IS NULL)", name="outcome_is_final"),
+        Index(
+            "uq_attempts_one_completed",
+            "job_id",
+            unique=True,
+            sqlite_where=text("outcome = 'completed'"),
+            postgresql_where=text("outcome = 'completed'"),
+        ),
+        Index(
+            "uq_attempts_one_running",
+            "job_id",
+            unique=True,
+            sqlite_where=text("outcome IS NULL"),
+            postgresql_where=text("outcome IS NULL"),
+        ),
+    )
+
+
+class Artifact(Base):
+    """A file that the completing attempt made."""
+
+    __tablename__ = "artifacts"
+
+    job_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    attempt: Mapped[int]
+    key: Mapped[str] = mapped_column(String(300), unique=True)
+    """Where the artifact store keeps it."""
+    media_type: Mapped[str] = mapped_column(String(100))
+    width: Mapped[int]
+    height: Mapped[int]
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(String(64))
+    seed: Mapped[int] = mapped_column(BigInteger)
+    frames: Mapped[int | None]
+    fps: Mapped[float | None]
+    duration_s: Mapped[float | None]
+    created_at: Mapped[datetime] = mapped_column(default=now())
+
+    __table_args__ = (
+        ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
+        ForeignKeyConstraint(
+            ["job_id", "attempt"], ["attempts.job_id", "attempts.number"], ondelete="CASCADE"
+        ),
+    )
+
+
+class Event(Base):
+    """Something that happened to a job, in the order of ``id`` for one job."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    job_id: Mapped[str] = mapped_column(_ID, ForeignKey("jobs.id", ondelete="CASCADE"))
+    type: Mapped[str] = mapped_column(String(50))
+    payload: Mapped[Json]
+    created_at: Mapped[datetime] = mapped_column(default=now())
+
+    __table_args__ = (Index(None, "job_id", "id"), {"sqlite_autoincrement": True})
+
+
+class Worker(Base):
+    """One boot of one worker."""
+
+    __tablename__ = "workers"
+
+    id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    host: Mapped[str] = mapped_column(String(255))
+    pid: Mapped[int]
+    child_pid: Mapped[int | None]
+    model: Mapped[str] = mapped_column(String(200))
+    queue: Mapped[str] = mapped_column(String(200))
+    state: Mapped[WorkerState]
+    policy: Mapped[Json]
+    preparation: Mapped[list[Json]]
+    """Steps of the start, in order, each ``{name, state, seconds, detail}``."""
+    device: Mapped[Json]
+    error: Mapped[str | None] = mapped_column(Text)
+    current_job_id: Mapped[str | None] = mapped_column(_ID)
+    jobs_done: Mapped[int] = mapped_column(default=0)
+    started_at: Mapped[datetime] = mapped_column(default=now())
+    ready_at: Mapped[datetime | None]
+    """When it first could take a job."""
+    heartbeat_at: Mapped[datetime] = mapped_column(default=now())
+
+    __table_args__ = (
+        CheckConstraint(f"state IN ({_words(WorkerState)})", name="state_known"),
+        Index("ix_workers_alive", "state", "heartbeat_at"),
+    )
+
+
+class IdempotencyKey(Base):
+    """A key under which a caller submitted a job, and what the request was."""
+
+    __tablename__ = "idempotency_keys"
+
+    caller: Mapped[str] = mapped_column(String(100), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(128))
+    job_id: Mapped[str] = mapped_column(_ID, ForeignKey("jobs.id", ondelete="CASCADE"))
+    created_at: Mapped[datetime] = mapped_column(default=now())
+
+    __table_args__ = (Index(None, "created_at"),)

@@ -1,0 +1,156 @@
+"""The rows of the workers: who is there, what it prepares, whether it can take a job."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from core.clock import now
+from core.errors import NotFound
+from core.lifecycle import ENDED_WORKER, WorkerState
+from core.tables import Worker
+
+__all__ = [
+    "WorkerChanges",
+    "WorkerState",
+    "beat_worker",
+    "count_job",
+    "count_ready",
+    "get_worker",
+    "list_workers",
+    "mark_gone",
+    "note_step",
+    "register_worker",
+    "update_worker",
+]
+
+
+class WorkerChanges(TypedDict, total=False):
+    """Columns that ``update_worker`` writes."""
+
+    child_pid: int | None
+    state: WorkerState
+    policy: Mapping[str, Any]
+    preparation: Sequence[Mapping[str, Any]]
+    device: Mapping[str, Any]
+    error: str | None
+    current_job_id: str | None
+    jobs_done: int
+
+
+def register_worker(
+    session: Session,
+    *,
+    worker_id: str,
+    name: str,
+    host: str,
+    pid: int,
+    model: str,
+    queue: str,
+    policy: Mapping[str, Any],
+    device: Mapping[str, Any],
+    child_pid: int | None = None,
+) -> Worker:
+    """Insert the row of one boot of a worker, in state ``loading``."""
+    worker = Worker(
+        id=worker_id,
+        name=name,
+        host=host,
+        pid=pid,
+        child_pid=child_pid,
+        model=model,
+        queue=queue,
+        state=WorkerState.LOADING,
+        policy=dict(policy),
+        preparation=[],
+        device=dict(device),
+    )
+    session.add(worker)
+    session.flush()
+    return worker
+
+
+def update_worker(session: Session, worker_id: str, **changes: Unpack[WorkerChanges]) -> bool:
+    """Write the given columns and count it as a heartbeat; False when there is no such worker.
+
+    The first change to ``ready`` sets ``ready_at``.
+    """
+    values: dict[str, Any] = dict(changes) | {"heartbeat_at": now()}
+    if changes.get("state") == WorkerState.READY:
+        values["ready_at"] = func.coalesce(Worker.ready_at, now())
+    return _update(session, worker_id, **values)
+
+
+def note_step(session: Session, worker_id: str, step: Mapping[str, Any]) -> bool:
+    """Add a step of the preparation, or replace the one of the same ``name`` that had only started."""
+    worker = session.get(Worker, worker_id, populate_existing=True, with_for_update=True)
+    if worker is None:
+        return False
+    kept = [old for old in worker.preparation if old["name"] != step["name"]]
+    return update_worker(session, worker_id, preparation=[*kept, dict(step)])
+
+
+def beat_worker(
+    session: Session, worker_id: str, *, state: WorkerState | None = None, current_job_id: str | None = None
+) -> bool:
+    """Say that the worker lives and what it works at; False when there is no such worker.
+
+    ``state`` also takes back a wrong ``gone`` of a worker that was only paused.
+    """
+    values: dict[str, Any] = {"heartbeat_at": now(), "current_job_id": current_job_id}
+    if state is not None:
+        values["state"] = state
+    return _update(session, worker_id, **values)
+
+
+def count_job(session: Session, worker_id: str) -> bool:
+    """Count one more finished attempt of the worker, which now holds no job."""
+    return _update(session, worker_id, jobs_done=Worker.jobs_done + 1, current_job_id=None)
+
+
+def list_workers(session: Session, *, model: str | None = None, ended: bool = True) -> Sequence[Worker]:
+    """Return the workers, newest first; ``ended`` False leaves out those that failed or are gone."""
+    statement = select(Worker).order_by(Worker.started_at.desc(), Worker.id.desc())
+    if model is not None:
+        statement = statement.where(Worker.model == model)
+    if not ended:
+        statement = statement.where(Worker.state.not_in(ENDED_WORKER))
+    return session.scalars(statement.execution_options(populate_existing=True)).all()
+
+
+def get_worker(session: Session, worker_id: str) -> Worker:
+    """Return one worker; NotFound when there is none."""
+    worker = session.get(Worker, worker_id, populate_existing=True)
+    if worker is None:
+        raise NotFound(f"There is no worker {worker_id}.")
+    return worker
+
+
+def count_ready(session: Session, model: str | None = None, within_s: float = 60.0) -> int:
+    """Return how many workers can take a job and were heard of within that many seconds."""
+    statement = select(func.count()).where(
+        Worker.state == WorkerState.READY, Worker.heartbeat_at > now(-within_s)
+    )
+    if model is not None:
+        statement = statement.where(Worker.model == model)
+    return session.scalars(statement).one()
+
+
+def mark_gone(session: Session, older_than_s: float) -> list[str]:
+    """Mark the workers not heard of for that long; returns their ids."""
+    silent = Worker.heartbeat_at <= now(-older_than_s)
+    statement = (
+        update(Worker)
+        .where(Worker.state.not_in(ENDED_WORKER), silent)
+        .values(state=WorkerState.GONE, current_job_id=None)
+        .returning(Worker.id)
+    )
+    return list(session.scalars(statement, execution_options={"synchronize_session": False}))
+
+
+def _update(session: Session, worker_id: str, **values: Any) -> bool:
+    statement = update(Worker).where(Worker.id == worker_id).values(**values).returning(Worker.id)
+    return (
+        session.scalars(statement, execution_options={"synchronize_session": False}).one_or_none() is not None
+    )
