@@ -1,0 +1,266 @@
+"""ModelSpec: the facts about one exact checkpoint, read from `catalogue/<id>.toml`.
+
+Sizes are in pixels, weights in GB (10^9 bytes), guidance and steps as the pipeline counts them.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from policy.mask import minimum_steps
+
+if TYPE_CHECKING:
+    from policy.plan import RenderPlan
+
+Size = tuple[Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)]]
+Names = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class SizeLimits(_Facts):
+    """Width and height, (W, H)."""
+
+    default: Size
+    multiple: int = Field(gt=0)
+    minimum: int = Field(gt=0)
+    maximum: int = Field(gt=0)
+    max_pixels: int = Field(gt=0)
+    sizes: tuple[Size, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for width, height in (self.default, *self.sizes):
+            if not self.admits(width, height):
+                raise ValueError(f"size {width}x{height} breaks the model's own limits")
+        return self
+
+    def admits(self, width: int, height: int) -> bool:
+        """Tells whether a picture of this size may be asked for."""
+        sides_fit = all(
+            side % self.multiple == 0 and self.minimum <= side <= self.maximum for side in (width, height)
+        )
+        return sides_fit and width * height <= self.max_pixels
+
+
+class StepLimits(_Facts):
+    """Denoising steps."""
+
+    default: int = Field(gt=0)
+    minimum: int = Field(gt=0)
+    maximum: int = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        _check_order(self.minimum, self.default, self.maximum)
+        return self
+
+
+class GuidanceLimits(_Facts):
+    """The one guidance number a caller sets.
+
+    Attributes:
+        parameter: Which argument of the pipeline call it is.
+        style: none (ignored by the checkpoint), embedded (an input of the transformer), batched (one call of
+            the transformer with both halves stacked), separate (two calls per step).
+        off_at: Guidance is off at this scale and below.
+        with_negative: Default when the caller gives a negative prompt; None: the same default.
+    """
+
+    default: float = Field(ge=0)
+    minimum: float = Field(ge=0)
+    maximum: float = Field(ge=0)
+    parameter: Literal["guidance_scale", "true_cfg_scale"] = "guidance_scale"
+    style: Literal["none", "embedded", "batched", "separate"]
+    off_at: float = 1.0
+    with_negative: float | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        _check_order(self.minimum, self.default, self.maximum)
+        if self.with_negative is not None:
+            _check_order(self.minimum, self.with_negative, self.maximum)
+        return self
+
+    def steers(self, scale: float) -> bool:
+        """Tells whether the pipeline computes a second, unconditioned prediction at this scale."""
+        return self.style in ("batched", "separate") and scale > self.off_at
+
+
+class FrameLimits(_Facts):
+    """Frames of a video: `num_frames % multiple == remainder`."""
+
+    default: int = Field(gt=0)
+    minimum: int = Field(gt=0)
+    maximum: int = Field(gt=0)
+    multiple: int = Field(gt=0)
+    remainder: int = Field(ge=0)
+    fps: int = Field(gt=0)
+    fps_minimum: int = Field(gt=0)
+    fps_maximum: int = Field(gt=0)
+    fps_parameter: str | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for count in (self.default, self.minimum, self.maximum):
+            if count % self.multiple != self.remainder:
+                raise ValueError(f"{count} frames break the model's own rule")
+        _check_order(self.fps_minimum, self.fps, self.fps_maximum)
+        _check_order(self.minimum, self.default, self.maximum)
+        return self
+        return self
+
+
+class RequestLimits(_Facts):
+    """Further limits of one request; lengths in characters."""
+
+    n: int = Field(gt=0)
+    prompt_characters: int = Field(gt=0)
+    negative_prompt: bool = False
+
+
+class Residency(_Facts):
+    """What the weights need on a GPU.
+
+    Attributes:
+        component_gb: Size of each component in the checkpoint's own dtype, parameters times bytes.
+        working_gb: Room for activations at the largest size.
+        keep_resident_min_available_gb: Free memory from which `keep_resident` stays on the GPU while
+            the rest is offloaded.
+        keep_resident: The components that then stay.
+    """
+
+    component_gb: dict[str, float]
+    working_gb: float = Field(ge=0)
+    keep_resident_min_available_gb: float = Field(ge=0)
+    keep_resident: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        unknown = [name for name in self.keep_resident if name not in self.component_gb]
+        if unknown:
+            raise ValueError(f"keep_resident names no component: {', '.join(unknown)}")
+        return self
+
+    @property
+    def weights_gb(self) -> float:
+        """Size of all weights together."""
+        return sum(self.component_gb.values())
+
+    @property
+    def largest_gb(self) -> float:
+        """Size of the largest component."""
+        return max(self.component_gb.values(), default=0.0)
+
+
+class ModelSpec(_Facts):
+    """One checkpoint: where it is, how it is called, what a caller may ask, how a worker runs it.
+
+    Attributes:
+        source: Hub id, folder, or `bundled:<name>` for weights inside this package.
+        revision: Commit, tag or branch on the hub; None: not from the hub.
+        boundary_ratio: Where two transformers change over, part of the noise range.
+        call: Further fixed keyword arguments of the pipeline call.
+        max_sequence_length: Text tokens, passed to the pipeline when not None.
+        policy: The model config: values for options, weaker than flag and environment.
+        fixed_threads: CPU threads that the model runs best with.
+    """
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
+    name: str
+    family: str
+    kind: Literal["image", "video"]
+    source: str
+    revision: str | None = None
+    variant: str | None = None
+    license: str
+    description: str
+    gated: bool = False
+    pipeline_class: str
+    transformers: Names = ("transformer",)
+    boundary_ratio: float | None = Field(default=None, gt=0, lt=1)
+    dtype: Literal["bfloat16", "float16", "float32"]
+    size: SizeLimits
+    steps: StepLimits
+    guidance: GuidanceLimits
+    frames: FrameLimits | None = None
+    limits: RequestLimits
+    max_sequence_length: int | None = Field(default=None, gt=0)
+    call: dict[str, Any] = {}
+    output_formats: Names
+    policy: dict[str, Any] = {}
+    residency: Residency
+    fixed_threads: int | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _kind_fits(self) -> Self:
+        if (self.kind == "video") != (self.frames is not None):
+            raise ValueError("a video model needs [frames], an image model has none")
+        formats = ("mp4",) if self.kind == "video" else ("png", "jpeg", "webp")
+        unknown = [name for name in self.output_formats if name not in formats]
+        if unknown:
+            raise ValueError(f"{self.kind} models cannot write {', '.join(unknown)}")
+        return self
+
+    @model_validator(mode="after")
+    def _negative_prompt_works(self) -> Self:
+        guidance = self.guidance
+        default = guidance.default if guidance.with_negative is None else guidance.with_negative
+        if self.limits.negative_prompt and not guidance.steers(default):
+            raise ValueError("a negative prompt would have no effect at the default guidance")
+        return self
+
+    @model_validator(mode="after")
+    def _two_transformers(self) -> Self:
+        if (len(self.transformers) == 2) != (self.boundary_ratio is not None):
+            raise ValueError("boundary_ratio belongs to a model with two transformers")
+        return self
+
+    def calls_per_step(self, plan: "RenderPlan") -> Literal[1, 2]:
+        """Returns how many transformer calls one step of this plan makes; 2 need a cache for each."""
+        guidance = self.guidance
+        two = guidance.style == "separate" and guidance.steers(plan.guidance_scale)
+        if guidance.parameter == "true_cfg_scale":
+            two = two and plan.negative_prompt is not None
+        return 2 if two else 1
+
+    def cache_minimum_steps(self, preset: str) -> int:
+        """Returns the fewest steps at which the preset reuses one for certain.
+
+        With two transformers the noise schedule shares out the steps; twice the number makes sure that
+        one of them has enough.
+        """
+        return minimum_steps(preset) * len(self.transformers)
+
+    def as_public_json(self) -> dict[str, Any]:
+        """Returns what a caller needs to know to ask this model for something."""
+        shown = (
+            "id",
+            "name",
+            "family",
+            "kind",
+            "description",
+            "license",
+            "source",
+            "revision",
+            "size",
+            "steps",
+        )
+        body = self.model_dump(mode="json", include={*shown, "frames", "output_formats"})
+        limits = self.limits.model_dump(mode="json")
+        guidance = self.guidance.model_dump(mode="json", exclude={"parameter"})
+        cache = {preset: self.cache_minimum_steps(preset) for preset in ("quality", "balanced", "fast")}
+        return {**body, "guidance": guidance, "limits": limits, "cache": {"minimum_steps": cache}}
+
+
+def _check_order(*numbers: float) -> None:
+    if list(numbers) != sorted(numbers):
+        raise ValueError(f"minimum, default and maximum are out of order: {numbers}")
+
+
+def size_text(size: Iterable[int]) -> str:
+    """Returns `WxH`."""
+    return "x".join(str(side) for side in size)

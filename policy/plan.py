@@ -1,0 +1,88 @@
+"""RenderPlan: a request with every gap filled; enough to repeat the work."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from policy.model_spec import ModelSpec
+from policy.request import SEED_LIMIT, CacheChoice, RenderRequest
+
+
+class RenderPlan(BaseModel):
+    """What a worker renders. Image `i` has seed `seed + i`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    revision: str | None
+    kind: Literal["image", "video"]
+    prompt: str
+    negative_prompt: str | None
+    width: int
+    height: int
+    num_inference_steps: int
+    guidance_scale: float
+    seed: int
+    n: int
+    num_frames: int | None
+    fps: int | None
+    cache: CacheChoice
+    output_format: str
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """One seed per image."""
+        return tuple(range(self.seed, self.seed + self.n))
+
+
+def make_plan(request: RenderRequest, spec: ModelSpec, draw_seed: Callable[[], int]) -> RenderPlan:
+    """Fills every gap of a request that `parse_request` accepted for this spec.
+
+    Args:
+        request: The request.
+        spec: The spec of its model.
+        draw_seed: Returns a random integer, not negative; used when the request names no seed.
+
+    Returns:
+        The plan; the seed of its last image is below 2^53, so that every JSON reader keeps it exact.
+    """
+    n = _or(request.n, 1)
+    guidance_scale = _guidance_scale(request, spec)
+    return RenderPlan(
+        model=spec.id,
+        revision=spec.revision,
+        kind=spec.kind,
+        prompt=request.prompt,
+        negative_prompt=_negative_prompt(request, spec, guidance_scale),
+        width=_or(request.width, spec.size.default[0]),
+        height=_or(request.height, spec.size.default[1]),
+        num_inference_steps=_or(request.num_inference_steps, spec.steps.default),
+        guidance_scale=guidance_scale,
+        seed=request.seed if request.seed is not None else draw_seed() % (SEED_LIMIT - n),
+        n=n,
+        num_frames=_or(request.num_frames, spec.frames.default) if spec.frames else None,
+        fps=_or(request.fps, spec.frames.fps) if spec.frames else None,
+        cache=request.cache,
+        output_format=request.output_format or spec.output_formats[0],
+    )
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _guidance_scale(request: RenderRequest, spec: ModelSpec) -> float:
+    if request.guidance_scale is not None:
+        return request.guidance_scale
+    if request.negative_prompt and spec.guidance.with_negative is not None:
+        return spec.guidance.with_negative
+    return spec.guidance.default
+
+
+def _negative_prompt(request: RenderRequest, spec: ModelSpec, guidance_scale: float) -> str | None:
+    """The pipelines with `true_cfg_scale` guide only with a negative prompt; an empty one will do."""
+    if request.negative_prompt:
+        return request.negative_prompt
+    needed = spec.guidance.parameter == "true_cfg_scale" and spec.guidance.steers(guidance_scale)
+    return "" if needed else None

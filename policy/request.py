@@ -1,0 +1,52 @@
+"""RenderRequest: what a caller may ask for, and the check of it against the model's spec.
+
+`parse_request` is the only door: it reports every problem at once, each with the limit and the nearest valid
+value, so that a caller never has to guess twice.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SEED_LIMIT = 2**53  # integers below this are exact in every JSON reader
+METADATA_KEYS = 16
+METADATA_CHARACTERS = 512
+LONGEST_TIMEOUT_S = 7 * 24 * 3600.0
+
+CacheChoice = Literal["default", "off", "quality", "balanced", "fast"]
+Priority = Literal["low", "normal", "high"]
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT_S, allow_inf_nan=False)]
+Text = Annotated[str, Field(max_length=METADATA_CHARACTERS)]
+Key = Annotated[str, Field(min_length=1, max_length=METADATA_CHARACTERS)]
+
+
+class RenderRequest(BaseModel):
+    """One order: one prompt, `n` images or one video. What is left out follows the model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    model: str = Field(description="Id of a model, as GET /v1/models lists them")
+    prompt: str = Field(min_length=1, pattern=r"\S", description="What to draw")
+    negative_prompt: str | None = Field(
+        default=None, description="What to avoid, where the model supports it"
+    )
+    width: int | None = Field(default=None, ge=1, description="Pixels")
+    height: int | None = Field(default=None, ge=1, description="Pixels")
+    num_inference_steps: int | None = Field(default=None, ge=1, description="Denoising steps")
+    guidance_scale: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    seed: int | None = Field(
+        default=None, ge=0, lt=SEED_LIMIT, description="Of image 0; image i has seed + i"
+    )
+    n: int = Field(default=1, ge=1, description="Number of images or videos")
+    num_frames: int | None = Field(default=None, ge=1, description="Video only")
+    fps: int | None = Field(default=None, ge=1, description="Video only")
+    cache: CacheChoice = Field(default="default", description="Step reuse: the worker's, off, or a preset")
+    output_format: str | None = Field(default=None, description="File format, as the model lists them")
+    priority: Priority = "normal"
+    queue_timeout_s: Seconds | None = Field(
+        default=None, description="The job expires if it has not started by then"
+    )
+    run_timeout_s: Seconds | None = Field(default=None, description="Longest running time of one attempt")
+    metadata: dict[Key, Text] = Field(
+        default={}, max_length=METADATA_KEYS, description="Kept with the job, not read"
+    )
