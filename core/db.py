@@ -7,6 +7,7 @@ takes the write lock at its start: two of them then queue up instead of failing 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from pathlib import Path
 from sqlite3 import Connection as SQLiteConnection
 from typing import Any
 
@@ -55,7 +56,12 @@ class Database:
                 session.rollback()
 
     def upgrade(self, revision: str = "head") -> None:
-        """Bring the tables to ``revision`` with the migrations that are installed with the code."""
+        """Bring the tables to ``revision`` with the migrations that are installed with the code.
+
+        The folder of a SQLite file is made if missing. Several processes may call this at once.
+        """
+        if self.url.get_backend_name() == "sqlite" and self.url.database:
+            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
         with self.db_engine.connect() as connection:
             command.upgrade(migrations_config(connection), revision)
 

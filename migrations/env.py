@@ -12,15 +12,24 @@ from core.settings import get_settings
 from core.tables import Base
 
 
+_LOCK = 0x72656E64
+"""Any number; all processes that upgrade the same PostgreSQL database take turns on it."""
+
+
 def _run(connection: Connection) -> None:
+    sqlite = connection.dialect.name == "sqlite"
     context.configure(
         connection=connection,
         target_metadata=Base.metadata,
-        render_as_batch=connection.dialect.name == "sqlite",
-        transaction_per_migration=True,
+        render_as_batch=sqlite,
+        # One transaction around all, which core.db begins with the write lock: a second process that upgrades
+        # at the same time waits, and then finds the work done.
+        transactional_ddl=True,
+        transaction_per_migration=False,
     )
     with context.begin_transaction():
-        if connection.dialect.name == "postgresql":
+        if not sqlite:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
             connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
         context.run_migrations()
 
