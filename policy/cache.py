@@ -1,4 +1,4 @@
-"""Decides how a job is cached: the Cache-DiT configuration of each transformer in effect, or none, and why."""
+"""Decides how a job is cached: the effective configuration of each transformer, or none, and why."""
 
 from dataclasses import dataclass, replace
 

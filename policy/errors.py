@@ -41,7 +41,7 @@ class _FieldErrorsError(PolicyError):
         return type(self), (self.errors,)
 
 
-class InvalidRequest(_FieldErrorsError):
+class InvalidRequest(_FieldErrorsError):  # noqa: N818
     """A caller's request breaks its model's rules; `errors` holds every problem."""
 
 
@@ -49,7 +49,7 @@ class UnknownModel(InvalidRequest):
     """The request names a model that is not offered; the message lists those that are."""
 
 
-class InvalidOptions(_FieldErrorsError):
+class InvalidOptions(_FieldErrorsError):  # noqa: N818
     """Options of a worker: unknown names, bad values and conflicts, all together."""
 
 

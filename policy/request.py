@@ -4,11 +4,19 @@
 value, so that a caller never has to guess twice.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SEED_LIMIT = 2**53  # integers below this are exact in every JSON reader
+from policy.catalogue import Catalogue
+from policy.errors import FieldError, InvalidRequest, UnknownModel
+from policy.request_check import SEED_LIMIT, check_fields
+from policy.request_shape import RANGE, check_shape
+from policy.wording import kind_of, show
+
+__all__ = ["SEED_LIMIT", "CacheChoice", "Priority", "RenderRequest", "parse_request"]
+
 METADATA_KEYS = 16
 METADATA_CHARACTERS = 512
 LONGEST_TIMEOUT_S = 7 * 24 * 3600.0
@@ -50,3 +58,45 @@ class RenderRequest(BaseModel):
     metadata: dict[Key, Text] = Field(
         default={}, max_length=METADATA_KEYS, description="Kept with the job, not read"
     )
+
+
+def parse_request(body: object, catalogue: Catalogue) -> RenderRequest:
+    """Returns the request in `body`, a decoded JSON document.
+
+    Raises:
+        UnknownModel: The model is not offered; `errors` has this and whatever else can be said without it.
+        InvalidRequest: Anything else; `errors` has every problem.
+    """
+    if not isinstance(body, Mapping):
+        kind = kind_of(body)
+        raise InvalidRequest(
+            [FieldError("body", f"the body must be an object, not {kind}", show(body), "an object")]
+        )
+    shape = list(check_shape(body, RenderRequest))
+    wrong_type = {_name(error) for kind, error in shape if kind not in RANGE}
+    fields = {name: value for name, value in body.items() if name not in wrong_type and value is not None}
+    try:
+        narrower = _errors_of_model(fields, catalogue)
+    except UnknownModel as unknown:
+        raise UnknownModel(_in_order([*unknown.errors, *(error for _, error in shape)])) from None
+    covered = {error.field for error in narrower}
+    errors = [error for kind, error in shape if kind not in RANGE or error.field not in covered]
+    if errors or narrower:
+        raise InvalidRequest(_in_order([*errors, *narrower]))
+    return RenderRequest.model_validate(body)
+
+
+def _errors_of_model(fields: Mapping[str, Any], catalogue: Catalogue) -> list[FieldError]:
+    """What the model's spec says; its limits are narrower than, and replace, those of the shape."""
+    if "model" not in fields:
+        return []
+    return list(check_fields(fields, catalogue.get_model(fields["model"])))
+
+
+def _in_order(errors: list[FieldError]) -> list[FieldError]:
+    order = {name: index for index, name in enumerate(RenderRequest.model_fields)}
+    return sorted(errors, key=lambda error: order.get(_name(error), len(order)))
+
+
+def _name(error: FieldError) -> str:
+    return error.field.partition(".")[0]

@@ -1,0 +1,152 @@
+"""Checks the shape of a request, which is the same for every model: names, types, texts, plain ranges.
+
+Pydantic finds the problems; they are put into our own words here, with what is allowed and what is nearest.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from policy.errors import FieldError
+from policy.wording import LONGEST_SHOWN, closest, listing, quote, show
+
+RANGE = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
+MOST_ERRORS = 50  # a body of a million wrong fields is not worth the time
+_NUL = "\0"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def check_shape(body: Mapping[Any, Any], model: type[BaseModel]) -> Iterator[tuple[str, FieldError]]:
+    """Yields (kind of problem, error) for each problem; a kind in `RANGE` says that the type is right."""
+    flaws = {key: flaw for key, value in body.items() if (flaw := _flaw(key, value))}
+    for key, flaw in islice(flaws.items(), MOST_ERRORS):
+        field = str(show(key))
+        yield "text", FieldError(field, f"{field} must not contain {flaw}", show(body[key]), "Unicode text")
+    try:
+        model.model_validate(_without_flaws(body))
+    except ValidationError as error:
+        told = (item for item in error.errors(include_url=False) if not _is_told(item, flaws))
+        for item in islice(told, MOST_ERRORS):
+            yield item["type"], _in_words(item, tuple(model.model_fields))
+
+
+def _is_told(item: ErrorDetails, flaws: Mapping[Any, str]) -> bool:
+    """A field that was left out here because of its flaw is not missing."""
+    return item["type"] == "missing" and item["loc"][0] in flaws
+
+
+def _flaw(*values: object) -> str | None:
+    """Names what a database, a file or a terminal cannot keep in these texts, or in those of a mapping."""
+    for value in values:
+        if isinstance(value, Mapping) and (inner := _flaw(*value.keys(), *value.values())):
+            return inner
+        if isinstance(value, str) and _NUL in value:
+            return "the character NUL"
+        if isinstance(value, str) and _SURROGATE.search(value):
+            return "half of a surrogate pair"
+    return None
+
+
+def _without_flaws(body: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Leaves out what is told already, so that the rest is looked at too."""
+    kept: dict[Any, Any] = {}
+    for key, value in body.items():
+        if isinstance(value, dict) and not _flaw(key):
+            kept[key] = {inner: text for inner, text in value.items() if not _flaw(inner, text)}
+        elif not _flaw(key, value):
+            kept[key] = value
+    return kept
+
+
+def _in_words(item: ErrorDetails, known: tuple[str, ...]) -> FieldError:
+    field = ".".join(str(show(part)) for part in item["loc"] if part != "[key]") or "body"
+    value = item["input"]
+    if item["type"] == "extra_forbidden":
+        return _unknown_field(field, value, known)
+    if item["type"] == "missing":
+        return FieldError(field, f"{field} is missing", None, "required")
+    if item["type"] == "string_too_short":
+        return FieldError(field or "a key", f"{field} must not be empty", "", 1)
+    words, limit, nearest = _rule(item)
+    near = "" if nearest is None else f"; nearest: {show(nearest)}"
+    return FieldError(field, f"{field} must {words}, not {_shown(value)}{near}", show(value), limit, nearest)
+
+
+def _unknown_field(field: str, value: object, known: tuple[str, ...]) -> FieldError:
+    nearest = closest(field, known)
+    hint = f'did you mean "{nearest}"?' if nearest else f"known: {listing(known, 'and')}"
+    return FieldError(
+        field, f'"{field}" is not a field of a request; {hint}', show(value), list(known), nearest
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"an object with {len(value)}"
+    if isinstance(value, str) and len(value) > LONGEST_SHOWN:
+        return f"{len(value)}"
+    return quote(value)
+
+
+_Rule = tuple[str, object, object]  # words, limit, nearest
+_TYPES: Mapping[str, str] = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "string_type": "a string",
+    "dict_type": "an object",
+    "finite_number": "a finite number",
+}
+
+
+def _rule(item: ErrorDetails) -> _Rule:
+    if item["type"] in _TYPES:
+        words = _TYPES[item["type"]]
+        return f"be {words}", words, None
+    return _RULES.get(item["type"], _other)(item.get("ctx", {}), item)
+
+
+def _literal(context: Mapping[str, Any], item: ErrorDetails) -> _Rule:
+    allowed = re.findall("'([^']*)'", context["expected"])
+    nearest = closest(item["input"], allowed) if isinstance(item["input"], str) else None
+    return f"be {listing(allowed)}", allowed, nearest
+
+
+def _too_long(context: Mapping[str, Any], item: ErrorDetails) -> _Rule:
+    unit = "entries" if isinstance(item["input"], Mapping) else "characters"
+    return f"have at most {context['max_length']} {unit}", context["max_length"], None
+
+
+def _blank(_: Mapping[str, Any], __: ErrorDetails) -> _Rule:
+    return "have a visible character", "a visible character", None
+
+
+def _other(_: Mapping[str, Any], item: ErrorDetails) -> _Rule:
+    return f"be valid ({item['msg']})", None, None
+
+
+def _bound(words: str, key: str, step: int) -> Callable[[Mapping[str, Any], ErrorDetails], _Rule]:
+    """Makes the rule of one side; `step` leads from an open limit to the nearest integer inside."""
+
+    def rule(context: Mapping[str, Any], _: ErrorDetails) -> _Rule:
+        limit = context[key]
+        reachable = step == 0 or isinstance(limit, int)
+        return f"be {words} {limit}", limit, limit + step if reachable else None
+
+    return rule
+
+
+_RULES: Mapping[str, Callable[[Mapping[str, Any], ErrorDetails], _Rule]] = {
+    "literal_error": _literal,
+    "string_too_long": _too_long,
+    "too_long": _too_long,
+    "string_pattern_mismatch": _blank,
+    "greater_than_equal": _bound("at least", "ge", 0),
+    "less_than_equal": _bound("at most", "le", 0),
+    "greater_than": _bound("more than", "gt", 1),
+    "less_than": _bound("less than", "lt", -1),
+}
