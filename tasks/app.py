@@ -1,0 +1,140 @@
+"""The Celery application: its settings, the queue of each model, and how a job's id is sent.
+
+A message holds a job id and nothing else; the row in SQL is the job. So a message that is lost is sent again
+by upkeep and a message that stands in Redis twice is harmless. This module is what the API may import: it
+names the render task by its string and never imports it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+
+from core.log import get_logger
+from core.settings import Settings, get_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RENDER = "tasks.render.render"
+#: Priorities share a bucket up to the next step; 0 goes first. high 0, normal 3, low 6.
+PRIORITY_STEPS = [0, 3, 6, 9]
+#: Seconds a connect or an answer of Redis may take while a caller waits for ``publish``.
+PUBLISH_SOCKET_S = 1.0
+#: Seconds a caller may wait for a free connection when all are busy.
+PUBLISH_ACQUIRE_S = 2.0
+#: No render lasts longer; above any job's own limit, which the worker keeps itself.
+HARD_LIMIT_S = 86_400
+#: The worker has this long to finish or hand back its job when told to stop.
+DRAIN_S = 60.0
+
+_log = get_logger()
+
+_COMMON: Mapping[str, Any] = {
+    "accept_content": ["json"],
+    "task_serializer": "json",
+    "task_ignore_result": True,
+    "result_backend": None,
+    "timezone": "UTC",
+    "task_send_sent_event": True,
+    "worker_send_task_events": True,
+    "task_track_started": True,
+    "task_acks_late": False,
+    "worker_hijack_root_logger": False,
+    "worker_redirect_stdouts": False,
+}
+
+_PUBLISHER: Mapping[str, Any] = {
+    # One try within the socket timeouts: a request waits for it, and upkeep sends what did not go out.
+    "broker_transport_options": {
+        "socket_timeout": PUBLISH_SOCKET_S,
+        "socket_connect_timeout": PUBLISH_SOCKET_S,
+        "max_retries": 0,
+        "priority_steps": PRIORITY_STEPS,
+    },
+    "broker_pool_limit": 20,
+    "task_publish_retry": False,
+}
+
+_WORKER: Mapping[str, Any] = {
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    "broker_transport_options": {
+        # Covers only the moment between reading a message and accepting it; the lease in SQL covers the job.
+        "visibility_timeout": 3600,
+        "unacked_restore_interval": 10,
+        "unacked_restore_throttle": 1,
+        "queue_order_strategy": "round_robin",
+        "priority_steps": PRIORITY_STEPS,
+        "socket_timeout": 30,
+        "socket_connect_timeout": 5,
+        "socket_keepalive": True,
+    },
+    "worker_concurrency": 1,
+    "worker_prefetch_multiplier": 1,
+    "worker_disable_prefetch": True,
+    # Longer than any load, compile and warm-up: a respawned child is killed when it takes longer.
+    "worker_proc_alive_timeout": 3600,
+    # The result of a killed child never comes; the row has been taken back by its successor.
+    "worker_lost_wait": 1.0,
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+    "worker_soft_shutdown_timeout": DRAIN_S,
+    "task_time_limit": HARD_LIMIT_S,
+}
+
+
+def queue_of(model: str) -> str:
+    """Name the queue that the workers of a model read."""
+    return f"render.{model}"
+
+
+def make_app(settings: Settings | None = None, *, worker: bool = False) -> Celery:
+    """Build the application; ``worker`` waits for Redis for ever, the other kind gives up within seconds."""
+    return _build((settings or get_settings()).redis_url, worker=worker)
+
+
+def _build(redis_url: str, *, worker: bool) -> Celery:
+    app = Celery("renderq", broker=redis_url, set_as_current=worker)
+    app.conf.update(_COMMON)
+    app.conf.update(_WORKER if worker else _PUBLISHER)
+    return app
+
+
+def publish(job_id: str, model: str, priority: int, *, settings: Settings | None = None) -> bool:
+    """Send a job's id to its model's queue; say whether Redis took it.
+
+    Never raises for an unreachable, hung or full Redis, and returns within a few seconds. Blocks meanwhile,
+    so it must not be called on an event loop.
+    """
+    app = _publisher((settings or get_settings()).redis_url)
+    try:
+        with app.producer_pool.acquire(block=True, timeout=PUBLISH_ACQUIRE_S) as producer:
+            app.send_task(
+                RENDER,
+                args=(job_id,),
+                queue=queue_of(model),
+                priority=priority,
+                producer=producer,
+                retry=False,
+                ignore_result=True,
+            )
+    except (KombuError, RedisError, OSError) as error:
+        _log.warning("job.not_published", job_id=job_id, model=model, error=str(error))
+        return False
+    return True
+
+
+@cache
+def _publisher(redis_url: str) -> Celery:
+    return _build(redis_url, worker=False)
+
+
+def __getattr__(name: str) -> Celery:
+    """Build ``app`` when it is first asked for, as ``celery -A tasks.app`` and Flower do."""
+    if name != "app":
+        raise AttributeError(name)
+    return _publisher(get_settings().redis_url)
