@@ -1,0 +1,260 @@
+"""The checks of `renderq doctor`, each a function that returns one finding and changes nothing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Literal
+
+from cli.exits import CliError
+
+if TYPE_CHECKING:
+    from core.settings import Settings
+
+WORKER_PACKAGES = ("torch", "diffusers", "transformers", "cache-dit", "accelerate", "safetensors", "av")
+TORCH_TIMEOUT_S = 120
+TORCH_QUESTION = """
+import json, torch
+cuda = torch.cuda.is_available()
+print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda,
+    "device": torch.cuda.get_device_name(0) if cuda else "cpu", "count": torch.cuda.device_count()}))
+"""
+REDIS_TIMEOUT_S = 2
+ENDED = ("gone", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check saw, and what to do when it is not in order."""
+
+    name: str
+    level: Literal["ok", "warn", "fail"]
+    text: str
+    advice: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def run_checks() -> Iterator[Finding]:
+    """Every check in turn; what a check trips over becomes its finding."""
+    yield check_python()
+    yield check_packages()
+    yield check_torch()
+    yield check_compiler()
+    yield check_valkey()
+    settings = _settings()
+    if isinstance(settings, Finding):
+        yield settings
+    else:
+        for name, check in DEPLOYMENT.items():
+            yield _guarded(name, check, settings)
+    yield check_api()
+
+
+def _guarded(name: str, check: "Callable[[Settings], Finding]", settings: "Settings") -> Finding:
+    try:
+        return check(settings)
+    except Exception as error:  # noqa: BLE001 - the point of the command is to say what goes wrong, whatever it is
+        lines = str(error).splitlines() or [""]
+        return Finding(name, "fail", f"{type(error).__name__}: {lines[0]}")
+
+
+def check_python() -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < (3, 11):  # noqa: UP036 - somebody may have forced the installation
+        return Finding("python", "fail", found, "renderq needs Python 3.11 or newer")
+    return Finding("python", "ok", found)
+
+
+def check_packages() -> Finding:
+    missing = [name for name in WORKER_PACKAGES if _version(name) is None]
+    if missing:
+        advice = "a machine that renders needs: pip install 'renderq[worker]'"
+        return Finding("packages", "warn", f"missing: {', '.join(missing)}", advice)
+    names = ("torch", "diffusers", "cache-dit")
+    return Finding("packages", "ok", ", ".join(f"{name} {_version(name)}" for name in names))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def check_torch() -> Finding:
+    """Ask torch in a process of its own: it costs seconds, memory and a context on the GPU."""
+    if _version("torch") is None:
+        return Finding("device", "warn", "not known without torch")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", TORCH_QUESTION],
+            capture_output=True,
+            text=True,
+            timeout=TORCH_TIMEOUT_S,
+            check=True,
+        )
+        answer = json.loads(done.stdout)
+    except (subprocess.SubprocessError, ValueError) as error:
+        last = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1:]
+        return Finding("device", "fail", f"torch cannot be imported: {' '.join(last)}", "install torch again")
+    if answer["device"] == "cpu":
+        return Finding(
+            "device",
+            "warn",
+            f"torch {answer['torch']} sees no GPU",
+            "enough for the model tiny; larger models need a GPU",
+        )
+    return Finding(
+        "device",
+        "ok",
+        f"torch {answer['torch']}, CUDA {answer['cuda']}: {answer['count']} x {answer['device']}",
+    )
+
+
+def check_compiler() -> Finding:
+    found = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("clang++")
+    if found is None:
+        return Finding("compiler", "warn", "no C++ compiler", "--compile on a CPU needs g++: apt install g++")
+    return Finding("compiler", "ok", found)
+
+
+def check_valkey() -> Finding:
+    from cli.valkey import find_server
+
+    try:
+        return Finding("valkey", "ok", str(find_server()))
+    except CliError as error:
+        return Finding("valkey", "warn", "no server for `renderq up`", error.message)
+
+
+def _settings() -> "Settings | Finding":
+    from core.errors import InvalidSettings
+    from core.settings import get_settings
+
+    try:
+        return get_settings()
+    except InvalidSettings as error:
+        return Finding("settings", "fail", str(error), "correct the environment")
+
+
+def check_database(settings: "Settings") -> Finding:
+    """Whether the database answers and has the tables of this installation."""
+    from alembic.script import ScriptDirectory
+    from sqlalchemy import make_url
+
+    from core.db import migrations_config
+
+    url = make_url(settings.database_url)
+    shown = url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite" and not os.path.exists(url.database or ""):  # noqa: PTH110 - may be empty
+        return Finding(
+            "database", "warn", f"{shown}: not made yet", "`renderq up` or `renderq db upgrade` makes it"
+        )
+    newest = ScriptDirectory.from_config(migrations_config()).get_current_head()
+    present = _revision(settings.database_url)
+    if present != newest:
+        text = f"{shown}: tables are at {present or 'nothing'}, this installation wants {newest}"
+        return Finding("database", "fail", text, "run `renderq db upgrade`")
+    return Finding("database", "ok", f"{shown}: revision {present}")
+
+
+def _revision(url: str) -> str | None:
+    from alembic.runtime.migration import MigrationContext
+
+    from core.db import Database
+
+    database = Database(url)
+    try:
+        with database.db_engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    finally:
+        database.dispose()
+
+
+def check_redis(settings: "Settings") -> Finding:
+    """Whether the queue answers, and whether it would lose messages by its own settings."""
+    import redis
+
+    url = settings.redis_url.replace("redis+socket://", "unix://", 1)
+    try:
+        with redis.Redis.from_url(url, socket_timeout=REDIS_TIMEOUT_S, decode_responses=True) as server:
+            kept = server.config_get("maxmemory-policy", "appendonly")
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        advice = "start it, or `renderq up`; accepted jobs wait in the database meanwhile"
+        return Finding("redis", "fail", f"{_hidden(settings.redis_url)} does not answer: {error}", advice)
+    return _judge_redis(_hidden(settings.redis_url), kept)
+
+
+def _judge_redis(url: str, kept: dict[str, str]) -> Finding:
+    wrong = []
+    if kept.get("maxmemory-policy") != "noeviction":
+        wrong.append("set maxmemory-policy noeviction, else a full memory drops messages")
+    if kept.get("appendonly") != "yes":
+        wrong.append("set appendonly yes, else a restart forgets messages until upkeep sends them again")
+    text = f"{url}: maxmemory-policy {kept.get('maxmemory-policy')}, appendonly {kept.get('appendonly')}"
+    return Finding("redis", "warn" if wrong else "ok", text, "; ".join(wrong))
+
+
+def _hidden(url: str) -> str:
+    """A URL without its user and password."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def check_artifacts(settings: "Settings") -> Finding:
+    """Whether pictures can be written: a small file is put, read and deleted."""
+    from core.artifacts import ArtifactStore
+
+    store = ArtifactStore(settings.artifacts_url)
+    key = f"doctor/{os.getpid()}.txt"
+    store.put(key, b"renderq")
+    try:
+        written = store.get(key) == b"renderq"
+    finally:
+        store.delete(key)
+    if not written:
+        return Finding("artifacts", "fail", f"{settings.artifacts_url}: read other bytes than were written")
+    return Finding("artifacts", "ok", f"{settings.artifacts_url} is writable")
+
+
+def check_workers(settings: "Settings") -> Finding:
+    """Which workers say that they are alive."""
+    from core.db import Database
+    from core.workers import list_workers
+
+    database = Database(settings.database_url)
+    try:
+        with database.reading() as session:
+            alive = [(row.model, row.state) for row in list_workers(session) if row.state not in ENDED]
+    finally:
+        database.dispose()
+    if not alive:
+        return Finding(
+            "workers", "warn", "none is alive", "start one: `renderq worker --model MODEL`, or `renderq up`"
+        )
+    return Finding("workers", "ok", ", ".join(f"{model} {state}" for model, state in alive))
+
+
+DEPLOYMENT: dict[str, "Callable[[Settings], Finding]"] = {
+    "database": check_database,
+    "redis": check_redis,
+    "artifacts": check_artifacts,
+    "workers": check_workers,
+}
+
+
+def check_api() -> Finding:
+    from cli.client import DEFAULT_URL, Client
+
+    url = os.environ.get("RENDERQ_URL") or DEFAULT_URL
+    try:
+        answer = Client(url, patience_s=0.5).call("GET", "/healthz").json()
+    except (CliError, ValueError) as error:
+        return Finding("api", "warn", str(error).splitlines()[0])
+    return Finding("api", "ok", f"{url} answers, version {answer.get('version')}")

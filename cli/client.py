@@ -1,0 +1,150 @@
+"""Calls the HTTP API: retries while the server is away for a moment, and says in words what it refused.
+
+Every call may be repeated: reading changes nothing, cancelling twice is cancelling, and an order carries an
+idempotency key.
+"""
+
+import email.utils
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import stamina
+
+from cli.exits import CliError, ExitCode
+
+DEFAULT_URL = "http://127.0.0.1:8700"
+TRY_S = 3.0
+"""How long a command tries to reach the server."""
+PATIENCE_S = 60.0
+"""How long a command that already has a job waits for the server to come back."""
+LONGEST_REST_S = 30.0
+POLL_S = 0.5
+TERMINAL = frozenset({"completed", "failed", "canceled", "expired"})
+RETRIED_STATUS = frozenset({429, 502, 503, 504})
+PATIENT_STATUS = frozenset({408, *RETRIED_STATUS})
+
+Job = dict[str, Any]
+
+
+class Client:
+    """One server. Raises `CliError` with exit code 2 for a refused call and 3 for a server that is away."""
+
+    def __init__(self, url: str, *, patience_s: float = TRY_S) -> None:
+        stamina.instrumentation.set_on_retry_hooks([])  # the terminal belongs to the user
+        self.url = url.rstrip("/")
+        self.patience_s = patience_s
+        try:
+            self._http = httpx2.Client(base_url=self.url, timeout=30.0)
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise CliError(f"RENDERQ_URL {url!r} is not a URL: {error}") from error
+
+    def submit(self, request: Mapping[str, object], key: str) -> Job:
+        """Send an order once, however often it has to be tried."""
+        headers = {"Idempotency-Key": key}
+        return self._json("POST", "/v1/jobs", json=dict(request), headers=headers)
+
+    def get(self, job_id: str) -> Job:
+        return self._json("GET", f"/v1/jobs/{quote(job_id, safe='')}")
+
+    def list_jobs(self, **query: object) -> dict[str, Any]:
+        return self._json("GET", "/v1/jobs", params={k: v for k, v in query.items() if v is not None})
+
+    def cancel(self, job_id: str) -> Job:
+        return self._json("POST", f"/v1/jobs/{quote(job_id, safe='')}/cancel")
+
+    def models(self) -> list[dict[str, Any]]:
+        return list(self._json("GET", "/v1/models")["data"])
+
+    def workers(self) -> list[dict[str, Any]]:
+        return list(self._json("GET", "/v1/workers")["data"])
+
+    def content(self, job_id: str, index: int) -> bytes:
+        """The bytes of one picture."""
+        path = f"/v1/jobs/{quote(job_id, safe='')}/content"
+        return self.call("GET", path, params={"index": index}).content
+
+    def follow(self, job_id: str, rest: Callable[[float], None] = time.sleep) -> Iterator[Job]:
+        """The job as it is now and after each rest, up to and including its terminal state."""
+        while True:
+            answer = self.call("GET", f"/v1/jobs/{quote(job_id, safe='')}")
+            job = answer.json()
+            yield job
+            if job["status"] in TERMINAL:
+                return
+            rest(rest_s(answer) or POLL_S)
+
+    def _json(self, method: str, path: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON of the server
+        answer = self.call(method, path, **arguments)
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise CliError(f"{self.url} does not answer like renderq", ExitCode.UNAVAILABLE) from error
+
+    def call(self, method: str, path: str, **arguments: Any) -> httpx2.Response:  # noqa: ANN401 - httpx2's own
+        """One call with its retries; raise `CliError` unless it went well."""
+        try:
+            return self._retried(method, path, arguments)
+        except httpx2.HTTPStatusError as error:
+            raise refusal(error.response) from error
+        except httpx2.TransportError as error:
+            raise CliError(
+                f"no answer from {self.url} ({error}). Start a server with `renderq up`, or set RENDERQ_URL",
+                ExitCode.UNAVAILABLE,
+            ) from error
+        except (httpx2.InvalidURL, httpx2.HTTPError) as error:
+            raise CliError(f"cannot call {self.url}: {error}") from error
+
+    def _retried(self, method: str, path: str, arguments: dict[str, Any]) -> httpx2.Response:
+        for attempt in stamina.retry_context(
+            on=should_retry, attempts=None, timeout=self.patience_s, wait_initial=0.1, wait_max=2.0
+        ):
+            with attempt:
+                answer = self._http.request(method, path, **arguments)
+                answer.raise_for_status()
+        return answer
+
+
+def connect(*, patience_s: float = TRY_S) -> Client:
+    """The server named by RENDERQ_URL, else the local one."""
+    return Client(os.environ.get("RENDERQ_URL") or DEFAULT_URL, patience_s=patience_s)
+
+
+def should_retry(error: Exception) -> bool | float:
+    """Whether to try again, or after how many seconds where the server said so."""
+    if isinstance(error, httpx2.HTTPStatusError):
+        return error.response.status_code in RETRIED_STATUS and (rest_s(error.response) or True)
+    return isinstance(error, httpx2.TransportError) and not isinstance(error, httpx2.UnsupportedProtocol)
+
+
+def rest_s(answer: httpx2.Response) -> float | None:
+    """Seconds that the server asks to wait (Retry-After, as a number or a date), at most `LONGEST_REST_S`."""
+    text = answer.headers.get("Retry-After")
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = _until(text)
+    return min(max(seconds, 0.0), LONGEST_REST_S)
+
+
+def _until(date: str) -> float:
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
+    except ValueError:
+        return 0.0
+
+
+def refusal(answer: httpx2.Response) -> CliError:
+    """A problem document in words: each wrong field on its own line."""
+    try:
+        problem = answer.json()
+        messages = [item["message"] for item in problem.get("errors", [])] or [problem["detail"]]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        messages = [f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}"]
+    away = answer.status_code >= 500 or answer.status_code in PATIENT_STATUS
+    return CliError("\n".join(messages), ExitCode.UNAVAILABLE if away else ExitCode.USAGE)

@@ -1,0 +1,33 @@
+"""`renderq doctor`: looks at everything a deployment needs and says what to do about what is wrong."""
+
+from typing import Annotated
+
+import typer
+
+from cli.exits import ExitCode
+from cli.terminal import out, print_json
+
+STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def doctor(*, as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False) -> None:
+    """Check Python, packages, device, compiler, Valkey, database, Redis, artifacts, workers and the API.
+
+    Looks at what RENDERQ_... points to; starts and changes nothing. Ends with 1 if a check fails.
+    """
+    from cli.checks import run_checks
+
+    findings = []
+    for finding in run_checks():
+        findings.append(finding)
+        if not as_json:
+            out().print(f"{finding.level:<5}", style=STYLES[finding.level], end="")
+            out().print(
+                f"{finding.name:<11} {finding.text}"
+                + (f"\n{'':17}-> {finding.advice}" if finding.advice else "")
+            )
+    failed = [finding for finding in findings if finding.level == "fail"]
+    if as_json:
+        print_json({"ok": not failed, "checks": [finding.as_json() for finding in findings]})
+    if failed:
+        raise typer.Exit(ExitCode.FAILED)

@@ -1,0 +1,114 @@
+"""`renderq get | list | cancel`: jobs on the server at RENDERQ_URL."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.saving import end_with, finish
+from cli.terminal import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from cli.client import Job
+
+AsJson = Annotated[bool, typer.Option("--json", help="For scripts.")]
+JobId = Annotated[str, typer.Argument(help="Id of the job.")]
+
+
+def get(
+    job_id: JobId,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end.")] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Wait for its end and save the pictures here; - is standard output.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a job; with --output also save its pictures. The exit code tells how it ended."""
+    from cli.client import TERMINAL, connect
+
+    client = connect()
+    job = client.get(job_id)
+    if output is not None:
+        finish(client, job, output, as_json=as_json)
+        return
+    if wait:
+        from cli.progress import show_progress
+
+        job = show_progress(client.follow(job_id), quiet=as_json)
+    show_job(job, as_json=as_json)
+    if job["status"] in TERMINAL:
+        end_with(job)
+
+
+def show_job(job: "Job", *, as_json: bool = False) -> None:
+    """Print a job."""
+    from cli.progress import describe
+
+    if as_json:
+        print_json(job)
+        return
+    rows: list[tuple[str, object]] = [
+        ("id", job["id"]),
+        ("status", describe(job)),
+        ("model", job["model"]),
+        ("prompt", job["request"].get("prompt")),
+        ("created", job["created_at"]),
+        ("finished", job["finished_at"]),
+        ("attempt", f"{job['attempt']} of {job['max_attempts']}"),
+    ]
+    if job.get("error"):
+        rows.append(("error", f"{job['error']['code']}: {job['error']['message']}"))
+    rows += [("picture", artifact["url"]) for artifact in job["artifacts"]]
+    rows += [("note", warning) for warning in job.get("warnings", [])]
+    print_table(("", ""), rows)
+
+
+def list_jobs(
+    *,
+    status: Annotated[
+        str | None, typer.Option(help="queued, in_progress, completed, failed, canceled, expired.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Only jobs of this model.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most this many.")] = 20,
+    after: Annotated[str | None, typer.Option(help="Id of the last job of the page before.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    from cli.client import connect
+    from cli.progress import describe
+
+    page = connect().list_jobs(status=status, model=model, limit=limit, after=after)
+    if as_json:
+        print_json(page)
+        return
+    rows = [
+        (
+            job["id"],
+            describe(job),
+            job["model"],
+            job["created_at"],
+            _shortened(job["request"].get("prompt", "")),
+        )
+        for job in page["data"]
+    ]
+    print_table(("id", "status", "model", "created", "prompt"), rows)
+    if page["has_more"]:
+        say(f"more: renderq list --after {page['last_id']}")
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:59] + "…"
+
+
+def cancel(job_id: JobId, *, as_json: AsJson = False) -> None:
+    """Stop a job: at once when it is queued, at the next step when it is rendering."""
+    from cli.client import connect
+    from cli.progress import describe
+
+    job = connect().cancel(job_id)
+    if as_json:
+        print_json(job)
+    else:
+        print(describe(job))

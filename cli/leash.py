@@ -1,0 +1,58 @@
+"""Ends processes whose starter is gone, also after a kill -9 that lets nobody clean up.
+
+The starter keeps the write end of a pipe and gives each child the read end as its standard input. The
+kernel closes the write end with the starter, however it dies, and the children read end-of-file. It needs
+no polling and no platform-specific call.
+
+A program of ours holds the leash in a thread (`hold_leash`). For a program of others this file is run as a
+small parent: ``python -P -m cli.leash COMMAND...``.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+GRACE_S = 5.0
+"""How long a program of others may take to end by itself."""
+
+
+def hold_leash(descriptor: int = 0) -> None:
+    """Kill this process and its process group as soon as ``descriptor`` reads end-of-file."""
+    threading.Thread(target=_kill_at_end, args=(descriptor,), name="leash", daemon=True).start()
+
+
+def _kill_at_end(descriptor: int) -> None:
+    wait_for_end(descriptor)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_end(descriptor: int) -> None:
+    """Return when the other end of the pipe is closed."""
+    while os.read(descriptor, 1024):
+        pass
+
+
+def run_leashed(command: list[str]) -> int:
+    """Run ``command`` until it ends, SIGTERM arrives or standard input closes; return its exit code."""
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    signal.signal(signal.SIGINT, lambda *_: child.terminate())
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    threading.Thread(target=_end_at_end, args=(child,), name="leash", daemon=True).start()
+    return child.wait()
+
+
+def _end_at_end(child: subprocess.Popen[bytes]) -> None:
+    wait_for_end(0)
+    child.terminate()
+    try:
+        child.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(run_leashed(sys.argv[1:]))

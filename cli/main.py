@@ -1,0 +1,103 @@
+"""The `renderq` command: its subcommands in groups, and what an error looks like.
+
+Nothing heavy is imported before a subcommand needs it, so that ``renderq --help`` answers at once.
+"""
+
+import os
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cli import bench, demo, doctor, explain, jobs, models, processes, provenance, submit, up
+from cli.errors import describe_unexpected, translate
+from cli.exits import MEANINGS
+from cli.flags import ACCEPT_UNKNOWN
+from cli.terminal import say
+
+DEBUG = "RENDERQ_DEBUG"
+HERE, CLIENT, SERVERS, TOOLS = (
+    "Start here",
+    "Jobs (RENDERQ_URL, default http://127.0.0.1:8700)",
+    "Processes of a deployment",
+    "Tools",
+)
+EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in MEANINGS.items()) + "."
+
+
+class Commands(TyperGroup):
+    """Shows errors as words and ends with their exit code."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own context type is private
+        """Run the subcommand."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, typer.TyperException, BrokenPipeError):
+            raise
+        except Exception as error:
+            if os.environ.get(DEBUG):
+                raise
+            shown = translate(error) or describe_unexpected(error)
+            say(f"renderq: {shown.message}")
+            raise typer.Exit(shown.code) from error
+
+
+app = typer.Typer(
+    name="renderq",
+    cls=Commands,
+    help="Job queue for diffusion rendering. Workers are warm before they take a job; no accepted job is lost.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def show_version(asked: bool) -> None:
+    """Print the installed version and end."""
+    if asked:
+        from importlib.metadata import version
+
+        print(f"renderq {version('renderq')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Parse what stands before the subcommand."""
+
+
+app.command(rich_help_panel=HERE)(demo.demo)
+app.command(rich_help_panel=HERE, context_settings=ACCEPT_UNKNOWN)(up.up)
+app.command(rich_help_panel=HERE)(doctor.doctor)
+
+app.command(rich_help_panel=CLIENT)(submit.submit)
+app.command(rich_help_panel=CLIENT)(jobs.get)
+app.command("list", rich_help_panel=CLIENT)(jobs.list_jobs)
+app.command(rich_help_panel=CLIENT)(jobs.cancel)
+app.command("models", rich_help_panel=CLIENT)(models.models)
+
+app.command(rich_help_panel=SERVERS)(processes.api)
+app.command(rich_help_panel=SERVERS, context_settings=ACCEPT_UNKNOWN)(processes.worker)
+app.command(rich_help_panel=SERVERS)(processes.upkeep)
+app.add_typer(processes.database, name="db", rich_help_panel=SERVERS)
+
+app.add_typer(explain.app, name="policy", rich_help_panel=TOOLS)
+app.add_typer(bench.app, name="bench", rich_help_panel=TOOLS)
+app.command("inspect", rich_help_panel=TOOLS)(provenance.inspect)
+
+
+def main() -> None:
+    """Entry point of the ``renderq`` script."""
+    app(prog_name="renderq")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""`renderq models`: what the server offers."""
+
+from typing import Annotated
+
+import typer
+
+from cli.terminal import print_json, print_table
+
+
+def models(*, as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False) -> None:
+    """List the models and how many warm workers each has."""
+    from cli.client import connect
+
+    offered = connect().models()
+    if as_json:
+        print_json(offered)
+        return
+    rows = [
+        (
+            model["id"],
+            model["kind"],
+            model["family"],
+            _size(model),
+            model["ready_workers"],
+            model["license"],
+            model["name"],
+        )
+        for model in offered
+    ]
+    print_table(("model", "kind", "family", "default size", "warm workers", "license", "name"), rows)
+
+
+def _size(model: dict[str, object]) -> str:
+    size = model["size"]
+    default = size.get("default") if isinstance(size, dict) else None
+    return "x".join(map(str, default)) if isinstance(default, list) else "-"

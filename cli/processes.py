@@ -1,0 +1,102 @@
+"""The long-running commands, one process each: `renderq api`, `worker`, `upkeep`; and `renderq db`."""
+
+import signal
+import sys
+import threading
+from typing import Annotated
+
+import typer
+
+from cli.exits import CliError, ExitCode
+from cli.flags import Flags, with_policy_flags
+from cli.leash import hold_leash
+from cli.terminal import say
+
+Leashed = Annotated[
+    bool,
+    typer.Option(
+        "--leashed", hidden=True, help="End at once when standard input is closed: `renderq up` is gone."
+    ),
+]
+
+database = typer.Typer(help="The database.", no_args_is_help=True)
+
+
+def api(
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8700,
+    trust_network: Annotated[
+        bool,
+        typer.Option(
+            "--trust-network", help="Allow other addresses: a proxy that checks callers stands in front."
+        ),
+    ] = False,
+    leashed: Leashed = False,
+) -> None:
+    """Answer HTTP calls."""
+    _prepare("api", leashed=leashed)
+    from api.serve import CannotServe, serve
+    from core.settings import get_settings
+
+    try:
+        serve(get_settings(), host, port, trust_network=trust_network)
+    except CannotServe as error:
+        raise CliError(str(error), ExitCode.UNAVAILABLE) from error
+
+
+@with_policy_flags
+def worker(
+    *,
+    model: Annotated[str, typer.Option("--model", "-m", help="Model to serve.")],
+    leashed: Leashed = False,
+    flags: Flags,
+) -> None:
+    """Load one model, mount the cache, compile by policy, warm up, then render the jobs of that model.
+
+    Ends with 70 when the model cannot be made ready.
+    """
+    from cli.explain import resolve_policy
+
+    spec, policy = resolve_policy(model, flags)
+    _prepare("worker", leashed=leashed)
+    from core.settings import get_settings
+    from tasks.worker import run_worker
+
+    sys.exit(run_worker(get_settings(), spec, policy))
+
+
+def upkeep(*, leashed: Leashed = False) -> None:
+    """Rescue jobs of lost workers, send what was not sent, expire what is overdue."""
+    _prepare("upkeep", leashed=leashed)
+    from core.settings import get_settings
+    from tasks.upkeep import run_upkeep
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    run_upkeep(get_settings(), stop)
+
+
+@database.command()
+def upgrade(*, leashed: Leashed = False) -> None:
+    """Bring the tables of RENDERQ_DATABASE_URL to the version of this installation."""
+    if leashed:
+        hold_leash()
+    from core.db import Database
+    from core.settings import get_settings
+
+    settings = get_settings()
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    store = Database(settings.database_url)
+    store.upgrade()
+    store.dispose()
+    say("the database is up to date")
+
+
+def _prepare(process: str, *, leashed: bool) -> None:
+    if leashed:
+        hold_leash()
+    from core.log import configure_logging
+
+    configure_logging(process)

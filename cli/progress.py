@@ -1,0 +1,83 @@
+"""Shows how a job goes while the command waits for it: a bar on a terminal, a line per change elsewhere."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from cli.terminal import err, say
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from cli.client import Job
+
+
+def show_progress(jobs: Iterable["Job"], *, quiet: bool = False) -> "Job":
+    """Consume the states of one job and return the last."""
+    if quiet:
+        return _last(jobs)
+    return _bar(jobs) if err().is_terminal else _lines(jobs)
+
+
+def describe(job: "Job") -> str:
+    """The state of a job in a few words."""
+    status = job["status"]
+    progress = job.get("progress")
+    if status == "queued":
+        return _describe_queued(job)
+    if status == "in_progress":
+        where = f"step {progress['step']} of {progress['steps']}" if progress else "starting"
+        return f"rendering, {where}" + (", stopping" if job.get("cancel_requested_at") else "")
+    return str(status)
+
+
+def _describe_queued(job: "Job") -> str:
+    position = job.get("queue_position")
+    if position is None:
+        return "queued"
+    return f"queued, {position} before it" if position else "queued, next"
+
+
+def _last(jobs: Iterable["Job"]) -> "Job":
+    job: Job = {}
+    for state in jobs:
+        job = state
+    return job
+
+
+def _lines(jobs: Iterable["Job"]) -> "Job":
+    job: Job = {}
+    said = ""
+    for state in jobs:
+        job = state
+        words = describe(state).partition(", step")[0]
+        if words != said:
+            say(words)
+            said = words
+    return job
+
+
+def _bar(jobs: Iterable["Job"]) -> "Job":
+    job: Job = {}
+    with make_bar() as bar:
+        task = bar.add_task("sending", total=None)
+        for state in jobs:
+            job = state
+            _update(bar, task, state)
+    return job
+
+
+def make_bar() -> "Progress":
+    """A progress bar on standard error."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=err())
+
+
+def _update(bar: "Progress", task: "TaskID", job: "Job") -> None:
+    progress = job.get("progress") or {}
+    done = job["status"] == "completed"
+    total = progress.get("steps") or (1 if done else None)
+    bar.update(
+        task, description=describe(job), total=total, completed=total if done else progress.get("step", 0)
+    )

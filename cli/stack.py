@@ -1,0 +1,182 @@
+"""Everything on one machine: Valkey, database, API, upkeep and one worker under one supervisor."""
+
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cli import programs, valkey
+from cli.datafolder import DataFolder, hold_folder, socket_in
+from cli.exits import CliError, ExitCode
+from cli.supervisor import Say, Signals, Supervisor, last_lines
+
+if TYPE_CHECKING:
+    from cli.client import Client
+
+START_TIMEOUT_S = 60.0
+"""For everything but the worker, whose model may take as long as it takes."""
+PORT_PATIENCE_S = 2.0
+"""The processes of a killed `up` need a moment to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlan:
+    """What to run and where. ``flags`` are the worker's policy flags as given; port 0 takes a free one."""
+
+    data: Path
+    model: str = "tiny"
+    host: str = "127.0.0.1"
+    port: int = 8700
+    trust_network: bool = False
+    flags: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+
+class Stack:
+    """The running processes. `wait_ready` returns when the worker is warm; call `watch` from then on."""
+
+    def __init__(self, plan: StackPlan, folder: DataFolder, supervisor: Supervisor) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.supervisor = supervisor
+        self.url = f"http://{bracketed(plan.host)}:{plan.port}"
+
+    def preparation(self) -> Iterator[str]:
+        """Each new state of the worker, until it is ready: then a job sent now would be rendered."""
+        last = "starting"
+        yield last
+        while last != "ready":
+            self.supervisor.tick()
+            state = self.worker_state() or last
+            if state != last:
+                last = state
+                yield last
+        for child in self.supervisor.children.values():
+            child.is_proven = True
+
+    def rest(self, seconds: float) -> None:
+        """Look after the processes for a while."""
+        end = time.monotonic() + seconds
+        self.supervisor.wait(lambda: time.monotonic() >= end, "the end of the rest")
+
+    def client(self) -> "Client":
+        """A client of this stack's API."""
+        from cli.client import Client
+
+        return Client(self.url)
+
+    def watch(self) -> None:
+        """Look after the processes until asked to stop."""
+        while True:
+            self.supervisor.tick()
+
+    def worker_state(self) -> str:
+        """The state of the worker that this stack runs now; empty while it has none."""
+        process = self.supervisor.children["worker"].process
+        answer = get_json(self.url, "/v1/workers") or {}
+        rows = [row for row in answer.get("data", []) if process and row.get("pid") == process.pid]
+        return str(rows[0]["state"]) if rows else ""
+
+
+@contextmanager
+def run_stack(plan: StackPlan, say: Say, show_line: Say, signals: Signals) -> Iterator[Stack]:
+    """Start everything but do not wait for the worker; end everything when the block is left."""
+    with hold_folder(plan.data) as folder, socket_in(folder) as socket_path:
+        plan = replace(plan, port=choose_port(plan.host, plan.port))
+        supervisor = Supervisor(say, show_line, signals)
+        stack = Stack(plan, folder, supervisor)
+        try:
+            start(stack, socket_path)
+            yield stack
+        finally:
+            supervisor.stop()
+
+
+def start(stack: Stack, socket_path: Path) -> None:
+    """Valkey and the database first, then the processes that need them."""
+    plan, folder, supervisor = stack.plan, stack.folder, stack.supervisor
+    embedded = "RENDERQ_REDIS_URL" not in plan.environment
+    redis_url = f"redis+socket://{socket_path}" if embedded else None
+    environment = programs.child_environment(folder, redis_url, plan.environment)
+    if embedded:
+        end_leftover(socket_path)
+        supervisor.add(programs.valkey_program(folder, socket_path))
+    migrate(supervisor, folder, environment)
+    if embedded:
+        supervisor.wait(lambda: valkey.answers(socket_path), "Valkey", START_TIMEOUT_S)
+    supervisor.add(programs.worker_program(folder, environment, plan.model, plan.flags))
+    supervisor.add(
+        programs.api_program(folder, environment, plan.host, plan.port, trusted=plan.trust_network)
+    )
+    supervisor.add(programs.upkeep_program(folder, environment))
+    supervisor.wait(lambda: get_json(stack.url, "/healthz") is not None, "the API", START_TIMEOUT_S)
+
+
+def migrate(supervisor: Supervisor, folder: DataFolder, environment: Mapping[str, str]) -> None:
+    """Run the migration to its end."""
+    code = supervisor.run_once(programs.migration_program(folder, environment))
+    if code != ExitCode.OK:
+        raise CliError(
+            f"the database could not be upgraded. The end of {folder.logs / 'migration.log'}:\n"
+            f"{last_lines(folder.logs / 'migration.log')}",
+            ExitCode.UNAVAILABLE,
+        )
+
+
+def end_leftover(socket_path: Path) -> None:
+    """End the Valkey of an earlier `up` that is still on its way out; the lock says that nobody uses it."""
+    deadline = time.monotonic() + PORT_PATIENCE_S
+    while valkey.answers(socket_path):
+        if time.monotonic() > deadline:
+            valkey.send(socket_path, b"SHUTDOWN")
+        time.sleep(0.1)
+
+
+def choose_port(host: str, port: int) -> int:
+    """The port to listen on; raise `CliError` when it is taken or not allowed."""
+    deadline = time.monotonic() + PORT_PATIENCE_S
+    while True:
+        try:
+            return try_port(host, port)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise CliError(
+                    f"cannot listen on {host} port {port}: {error.strerror or error}; "
+                    "choose another with --port",
+                    ExitCode.UNAVAILABLE,
+                ) from error
+        time.sleep(0.1)
+
+
+def try_port(host: str, port: int) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+        return int(probe.getsockname()[1])
+
+
+def bracketed(host: str) -> str:
+    """The host as it stands in a URL; a wildcard address is reached through loopback."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+    return f"[{host}]" if ":" in host else host
+
+
+def get_json(url: str, path: str) -> dict[str, Any] | None:
+    """The JSON object at ``path``; None unless the server answers 200 with one."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=2)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = json.loads(answer.read()) if answer.status == http.HTTPStatus.OK else None
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+    return body if isinstance(body, dict) else None

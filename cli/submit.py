@@ -1,0 +1,138 @@
+"""`renderq submit`: order pictures from the server at RENDERQ_URL and save them."""
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.exits import CliError
+from cli.saving import finish
+from cli.terminal import print_json, say
+
+if TYPE_CHECKING:
+    from cli.client import Client, Job
+
+IMAGE, VIDEO, ORDER, ANSWER = "Picture", "Video", "Order", "Result"
+
+
+def _field(flag: str, text: str, panel: str) -> Any:  # noqa: ANN401 - what typer.Option returns
+    return typer.Option(flag, help=text, rich_help_panel=panel, show_default=False)
+
+
+def submit(
+    prompt: Annotated[str, typer.Argument(help="What to draw.")],
+    *,
+    model: Annotated[
+        str | None, _field("--model", "Default: the model of the workers, if they have one.", IMAGE)
+    ] = None,
+    negative_prompt: Annotated[str | None, _field("--negative-prompt", "What to avoid.", IMAGE)] = None,
+    width: Annotated[int | None, _field("--width", "Pixels.", IMAGE)] = None,
+    height: Annotated[int | None, _field("--height", "Pixels.", IMAGE)] = None,
+    num_inference_steps: Annotated[
+        int | None, _field("--num-inference-steps", "Denoising steps.", IMAGE)
+    ] = None,
+    guidance_scale: Annotated[
+        float | None, _field("--guidance-scale", "Strength of guidance.", IMAGE)
+    ] = None,
+    seed: Annotated[int | None, _field("--seed", "Same seed, same picture. Default: drawn.", IMAGE)] = None,
+    n: Annotated[int | None, _field("--n", "Number of pictures, seeds counting up.", IMAGE)] = None,
+    cache: Annotated[
+        str | None, _field("--cache", "Reuse between steps: default, off, quality, balanced, fast.", IMAGE)
+    ] = None,
+    output_format: Annotated[str | None, _field("--output-format", "png, jpeg, webp or mp4.", IMAGE)] = None,
+    num_frames: Annotated[int | None, _field("--num-frames", "Frames of a video.", VIDEO)] = None,
+    fps: Annotated[int | None, _field("--fps", "Frames per second of a video.", VIDEO)] = None,
+    priority: Annotated[str | None, _field("--priority", "low, normal or high.", ORDER)] = None,
+    queue_timeout_s: Annotated[
+        float | None, _field("--queue-timeout-s", "Seconds after which it is not started any more.", ORDER)
+    ] = None,
+    run_timeout_s: Annotated[
+        float | None, _field("--run-timeout-s", "Seconds that a try may take.", ORDER)
+    ] = None,
+    metadata: Annotated[
+        list[str] | None, _field("--metadata", "KEY=VALUE, kept with the job. Repeatable.", ORDER)
+    ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        _field("--idempotency-key", "Sent again with this key, it is the same job. Default: drawn.", ORDER),
+    ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait/--no-wait", help="Wait for the pictures and save them.", rich_help_panel=ANSWER),
+    ] = True,
+    output: Annotated[
+        Path | None,
+        _field(
+            "--output",
+            "File to write; with --n a number is added. - is standard output. Default: by job.",
+            ANSWER,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the job for scripts.", rich_help_panel=ANSWER)
+    ] = False,
+) -> None:
+    """Order pictures and save them here. The server checks every field and names all that are wrong.
+
+    Ctrl-C while waiting leaves the job alone: `renderq get ID` has it later, `renderq cancel ID` stops it.
+    """
+    from cli.client import connect
+
+    fields = dict(locals())
+    client = connect()
+    request = {name: fields[name] for name in REQUEST_FIELDS if fields[name] is not None}
+    request["model"] = model or served_model(client)
+    if metadata:
+        request["metadata"] = dict(_pair(text) for text in metadata)
+    job = client.submit(request, idempotency_key or str(uuid.uuid4()))
+    if not wait:
+        _show_sent(job, as_json=as_json)
+        return
+    finish(client, job, output, as_json=as_json)
+
+
+REQUEST_FIELDS = (
+    "prompt",
+    "negative_prompt",
+    "width",
+    "height",
+    "num_inference_steps",
+    "guidance_scale",
+    "seed",
+    "n",
+    "cache",
+    "output_format",
+    "num_frames",
+    "fps",
+    "priority",
+    "queue_timeout_s",
+    "run_timeout_s",
+)
+
+
+def served_model(client: "Client") -> str:
+    """The one model that workers serve now; raise `CliError` when there is a choice or none."""
+    alive = {worker["model"] for worker in client.workers() if worker["state"] not in ("gone", "failed")}
+    if len(alive) == 1:
+        return str(alive.pop())
+    offered = ", ".join(sorted(alive) or sorted(model["id"] for model in client.models()))
+    raise CliError(
+        f"{'several models are' if alive else 'no model is'} served now; say --model: one of {offered}"
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise CliError(f"--metadata {text!r} is not KEY=VALUE")
+    return key, value
+
+
+def _show_sent(job: "Job", *, as_json: bool) -> None:
+    if as_json:
+        print_json(job)
+    else:
+        print(job["id"])
+    for warning in job.get("warnings", []):
+        say(warning)

@@ -1,0 +1,100 @@
+"""`renderq up`: everything on this machine, until Ctrl-C."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.flags import Flags, as_arguments, with_policy_flags
+from cli.terminal import print_json_line, say
+
+if TYPE_CHECKING:
+    from cli.stack import Stack, StackPlan
+
+NAME_WIDTH = 9
+EXAMPLE = "a boat with a yellow sail on the sea with hills, the sun on the left"
+
+
+@with_policy_flags
+def up(
+    *,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for database, pictures, queue and logs. Default: RENDERQ_DATA_DIR, else yours."
+        ),
+    ] = None,
+    model: Annotated[str, typer.Option("--model", "-m", help="Model that the worker serves.")] = "tiny",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 takes a free one.")] = 8700,
+    host: Annotated[str, typer.Option(help="Address of the API.")] = "127.0.0.1",
+    trust_network: Annotated[
+        bool,
+        typer.Option(
+            "--trust-network", help="Allow other addresses: a proxy that checks callers stands in front."
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Do not show the processes' own lines.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write one JSON line when ready, nothing else.")
+    ] = False,
+    flags: Flags,
+) -> None:
+    """Run Valkey, database, API, upkeep and one worker on this machine until Ctrl-C.
+
+    What dies is started again. RENDERQ_DATABASE_URL, RENDERQ_REDIS_URL and RENDERQ_ARTIFACTS_URL replace the
+    embedded part of the same name. Logs are in the folder `logs` of the data folder.
+    """
+    from cli.explain import resolve_policy
+    from cli.stack import StackPlan
+    from core.settings import get_settings
+
+    resolve_policy(model, flags)
+    plan = StackPlan(
+        data=data or get_settings().data_dir,
+        model=model,
+        host=host,
+        port=port,
+        trust_network=trust_network,
+        flags=as_arguments(flags),
+    )
+    run(plan, quiet=quiet or as_json, as_json=as_json)
+
+
+def run(plan: "StackPlan", *, quiet: bool, as_json: bool) -> None:
+    """Run the stack until a signal; return after everything has ended."""
+    from cli.stack import run_stack
+    from cli.supervisor import Signals, StopRequested
+
+    show_line = ignore if quiet else show
+    with Signals() as signals:
+        try:
+            with run_stack(plan, show, show_line, signals) as stack:
+                try:
+                    for state in stack.preparation():
+                        show("worker", state)
+                    announce(stack, as_json=as_json)
+                    stack.watch()
+                except StopRequested:
+                    say("stopping; Ctrl-C again to hurry")
+        except StopRequested:
+            pass  # while starting
+
+
+def announce(stack: "Stack", *, as_json: bool) -> None:
+    """Say that it is ready and what to do now."""
+    if as_json:
+        print_json_line({"url": stack.url, "model": stack.plan.model, "data": str(stack.folder.root)})
+    say(f"\nrenderq is ready: {stack.url}, model {stack.plan.model}")
+    prefix = "" if stack.url.endswith(":8700") else f"RENDERQ_URL={stack.url} "
+    say(f'  {prefix}renderq submit "{EXAMPLE}"')
+    say(f"  data and logs: {stack.folder.root}    stop: Ctrl-C\n")
+
+
+def show(name: str, line: str) -> None:
+    say(f"{name:<{NAME_WIDTH}}| {line}")
+
+
+def ignore(_name: str, _line: str) -> None:
+    """Leave the line to the log file."""
