@@ -1,0 +1,57 @@
+"""Errors that exist only at the HTTP edge, and the words of every problem the API can answer.
+
+    Refused     a call that is answered with a problem; carries status, code, field errors and headers
+
+``PROBLEMS`` is the whole list of codes with one sentence each; page and OpenAPI file are built from it.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from policy.errors import FieldError
+
+PROBLEMS: Mapping[str, tuple[int, str]] = MappingProxyType(
+    {
+        "malformed_json": (400, "The body is not one JSON object."),
+        "duplicate_key": (400, "A JSON object names the same key twice."),
+        "bad_header": (400, "A header has a value that cannot be used."),
+        "cross_site": (403, "A browser sent this call from another site."),
+        "not_found": (404, "There is no such thing, or it is not yours."),
+        "method_not_allowed": (405, "This address does not know this method."),
+        "body_timeout": (408, "The body did not arrive in time."),
+        "not_ready": (409, "The job has not ended yet."),
+        "no_result": (409, "The job ended without a result."),
+        "already_finished": (409, "The job has ended; a terminal state never changes."),
+        "gone": (410, "The file has been deleted."),
+        "body_too_large": (413, "The body is larger than this API reads."),
+        "unsupported_media_type": (415, "The body must be uncompressed JSON in UTF-8."),
+        "range_not_satisfiable": (416, "The file ends before the range begins."),
+        "misdirected_request": (421, "This API does not answer for that host name."),
+        "invalid_request": (422, "The request asks for something that cannot be rendered."),
+        "invalid_query": (422, "A query parameter is unknown or has a bad value."),
+        "idempotency_key_reused": (422, "The same Idempotency-Key came with another body before."),
+        "internal_error": (500, "A fault of ours; the log holds the details under the request id."),
+        "unavailable": (503, "The database cannot be reached; nothing was written."),
+    },
+)
+
+
+class Refused(Exception):  # noqa: N818 - it says what happened to the call
+    """A call answered with a problem document."""
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        errors: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+        status: int | None = None,
+    ) -> None:
+        """``code`` is one of ``PROBLEMS``, which gives the status unless another one is named."""
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.errors = tuple(errors)
+        self.headers = dict(headers or {})
+        self.status = status or PROBLEMS[code][0]

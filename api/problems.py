@@ -1,0 +1,143 @@
+"""Problem documents (RFC 9457): the one shape in which this API says no, and what turns errors into it."""
+
+import json
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from api.errors import PROBLEMS, Refused
+from core.errors import AppError, IdempotencyMismatch
+from policy.errors import FieldError, InvalidRequest
+
+MEDIA_TYPE = "application/problem+json"
+DATABASE_RETRY_S = 5
+
+log = structlog.get_logger(__name__)
+
+
+class FieldProblem(BaseModel):
+    """One field of a call that is wrong, with what would be right."""
+
+    field: str = Field(description="Name of the field, parameter or header.")
+    message: str
+    limit: Any = Field(default=None, description="The limit that was passed, or the values allowed.")
+    nearest: Any = Field(default=None, description="The nearest value that would be taken.")
+
+
+class Problem(BaseModel):
+    """Why a call was refused."""
+
+    type: str = Field(examples=["urn:renderq:problem:invalid_request"])
+    title: str
+    status: int
+    detail: str
+    instance: str = Field(description="Path of the call.")
+    code: str = Field(description="Stable word for programs.")
+    errors: list[FieldProblem] = Field(default_factory=list)
+    request_id: str | None = None
+
+
+class JsonResponse(JSONResponse):
+    """JSON that can always be sent: half of a surrogate pair, echoed from a call, becomes a question mark."""
+
+    def render(self, content: object) -> bytes:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
+        return text.encode("utf-8", "replace")
+
+
+def problem_response(
+    request: Request,
+    code: str,
+    detail: str,
+    *,
+    status: int | None = None,
+    errors: Iterable[FieldError] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return the problem ``code`` as a response; the status follows from the code unless named."""
+    status = status or PROBLEMS[code][0]
+    problem = Problem(
+        type=f"urn:renderq:problem:{code}",
+        title=PROBLEMS[code][1] if code in PROBLEMS else HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        instance=request.url.path,
+        code=code,
+        errors=[_field_problem(error) for error in errors],
+        request_id=request.scope.get("renderq_request_id"),
+    )
+    return JsonResponse(problem.model_dump(), status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Give every error that may leave an endpoint its problem document."""
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(AppError, _app_error)
+    app.add_exception_handler(InvalidRequest, _invalid_request)
+    app.add_exception_handler(RequestValidationError, _invalid_parameters)
+    app.add_exception_handler(HTTPException, _http_error)
+    for error in (OperationalError, InterfaceError, PoolTimeoutError):
+        app.add_exception_handler(error, _database_away)
+
+
+def _field_problem(error: FieldError) -> FieldProblem:
+    return FieldProblem(field=error.field, message=error.message, limit=error.limit, nearest=error.nearest)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)  # noqa: S101 - for the type checker; the handler is registered for it
+    return problem_response(
+        request, error.code, error.detail, status=error.status, errors=error.errors, headers=error.headers
+    )
+
+
+def _app_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AppError)  # noqa: S101
+    headers = {"Retry-After": str(DATABASE_RETRY_S)} if error.status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    code = "idempotency_key_reused" if isinstance(error, IdempotencyMismatch) else error.code
+    return problem_response(request, code, error.message, status=error.status, headers=headers)
+
+
+def _invalid_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, InvalidRequest)  # noqa: S101
+    detail = "; ".join(field.message for field in error.errors)
+    return problem_response(request, "invalid_request", detail, errors=error.errors)
+
+
+def _invalid_parameters(request: Request, error: Exception) -> Response:
+    """Only path and query parameters come here: bodies are read by ``policy``."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    errors = [FieldError(_place(found), f"{_place(found)}: {found['msg']}") for found in error.errors()]
+    return problem_response(request, "invalid_query", "; ".join(e.message for e in errors), errors=errors)
+
+
+def _place(found: Mapping[str, Any]) -> str:
+    return ".".join(str(part) for part in found["loc"][1:])
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return problem_response(request, "not_found", "there is nothing at this address", headers=headers)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = headers.get("Allow", "others")
+        detail = f"{request.method} is not known here; allowed: {allowed}"
+        return problem_response(request, "method_not_allowed", detail, headers=headers)
+    code = HTTPStatus(error.status_code).name.lower()
+    return problem_response(request, code, str(error.detail), status=error.status_code, headers=headers)
+
+
+def _database_away(request: Request, error: Exception) -> Response:
+    log.warning("database.away", reason=str(error).splitlines()[0])
+    detail = "the database cannot be reached now; nothing was written, try again"
+    return problem_response(request, "unavailable", detail, headers={"Retry-After": str(DATABASE_RETRY_S)})

@@ -1,0 +1,70 @@
+"""Alive: the process answers. Ready: an accepted job could be rendered now."""
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, Response
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from api.deps import Services, ServicesDep
+from api.openapi_parts import problems
+from api.schemas import Alive, Check, Readiness
+from core.workers import count_ready
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz", summary="Is the process alive", responses=problems(422))
+async def healthz() -> Alive:
+    """Answer without asking anybody else."""
+    return Alive(version=version("renderq"))
+
+
+@router.get(
+    "/readyz",
+    summary="Could a job be rendered now",
+    responses={503: {"model": Readiness, "description": "Not now; each check says why."}, **problems(422)},
+)
+def readyz(response: Response, services: ServicesDep) -> Readiness:
+    """Look at the database, at Redis and for a ready worker."""
+    database, models = _check_database(services)
+    checks = [database, _check_redis(services), _check_workers(database, models)]
+    ready = all(check.ok for check in checks)
+    if not ready:
+        response.status_code = 503
+        response.headers["Retry-After"] = "5"
+    return Readiness(ready=ready, checks=checks, models=models)
+
+
+def _check_database(services: Services) -> tuple[Check, list[str]]:
+    try:
+        with services.database.reading() as session:
+            session.execute(text("SELECT 1"))
+            models = [model for model in services.catalogue if count_ready(session, model)]
+    except SQLAlchemyError as error:
+        return Check(name="database", ok=False, reason=_first_line(error)), []
+    return Check(name="database", ok=True, reason="it answers"), models
+
+
+def _check_redis(services: Services) -> Check:
+    try:
+        with services.broker.connection_for_write() as connection:
+            channel: Any = connection.default_channel
+            channel.client.ping()
+    except Exception as error:  # noqa: BLE001 - kombu lets every kind of error out
+        return Check(name="redis", ok=False, reason=_first_line(error))
+    return Check(name="redis", ok=True, reason="it answers")
+
+
+def _check_workers(database: Check, models: list[str]) -> Check:
+    if not database.ok:
+        return Check(name="workers", ok=False, reason="cannot be known without the database")
+    if not models:
+        return Check(name="workers", ok=False, reason="no worker is ready for any model of the catalogue")
+    return Check(name="workers", ok=True, reason=f"ready for {', '.join(models)}")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0][:300]

@@ -1,0 +1,126 @@
+"""Submit, read, list and cancel jobs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from api.body import read_json
+from api.deps import LOCAL_CALLER, BaseUrl, PathId, Services, ServicesDep
+from api.idempotency import read_key
+from api.openapi_parts import IDEMPOTENCY_KEY, PREFER, RENDER_REQUEST, REPLAYED, problems, with_headers
+from api.prefer import wait_seconds
+from api.schemas import JobStatus, JobView, Page
+from api.serving import Serving
+from api.submission import submit
+from api.views import view_job
+from api.waiting import wait_for_end
+from core import store
+from core.errors import InvalidQuery
+from core.ids import is_id
+from core.lifecycle import JobState
+from core.queries import MAX_LIMIT
+
+router = APIRouter(tags=["jobs"])
+HINT_LIMIT_S = 10
+
+
+@router.post(
+    "/v1/jobs",
+    status_code=202,
+    summary="Submit a job",
+    responses={
+        200: with_headers(
+            "With Prefer: wait, the job that ended in time.", JobView, "Location", "Preference-Applied"
+        ),
+        202: with_headers(
+            "The stored job.", JobView, "Location", "Retry-After", REPLAYED, "Preference-Applied"
+        ),
+        **problems(400, 403, 408, 413, 415, 422, 503),
+    },
+    openapi_extra={"requestBody": RENDER_REQUEST, "parameters": [IDEMPOTENCY_KEY, PREFER]},
+)
+async def create_job(
+    request: Request, response: Response, services: ServicesDep, base_url: BaseUrl
+) -> JobView:
+    """Store the order and answer at once; the job goes on without the caller.
+
+    Once this has answered, the job ends in a terminal state whatever fails in between.
+    """
+    body = await read_json(request)
+    job, replayed = await run_in_threadpool(submit, services, body, read_key(request), base_url)
+    if replayed:
+        response.headers[REPLAYED] = "true"
+    wait_s = wait_seconds(request.headers.getlist("prefer"))
+    if wait_s and await wait_for_end(request, services, job.id, wait_s):
+        job = await run_in_threadpool(_read, services, job.id, base_url)
+        response.headers["Preference-Applied"] = f"wait={wait_s}"
+        response.status_code = 200 if JobState(job.status).is_terminal else 202
+    response.headers["Location"] = job.urls.self
+    _hint(response, job)
+    return job
+
+
+@router.get("/v1/jobs", summary="List jobs, newest first", responses=problems(422, 503))
+def list_jobs(
+    *,
+    services: ServicesDep,
+    base_url: BaseUrl,
+    status: JobStatus | None = None,
+    model: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9._-]{1,200}$")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
+    after: Annotated[str | None, Query(description="The last_id of the page before.")] = None,
+) -> Page[JobView]:
+    """Return a page of jobs; jobs that are submitted meanwhile do not shift the next one."""
+    if after is not None and not is_id(after):
+        raise InvalidQuery("after must be the id of a job")
+    state = None if status is None else JobState(status)
+    serving = Serving()
+    with services.database.reading() as session:
+        page = store.list_jobs(
+            session, caller=LOCAL_CALLER, status=state, model=model, limit=limit, after=after
+        )
+        jobs = [view_job(session, job, base_url, serving, place=False) for job in page.jobs]
+    return Page(data=jobs, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more)
+
+
+@router.get(
+    "/v1/jobs/{job_id}",
+    summary="Read a job",
+    responses={200: with_headers("The job.", JobView, "Retry-After"), **problems(404, 422, 503)},
+)
+def get_job(job_id: PathId, response: Response, services: ServicesDep, base_url: BaseUrl) -> JobView:
+    """Return the job as it stands; ``Retry-After`` says when it makes sense to look again."""
+    job = _read(services, job_id, base_url)
+    _hint(response, job)
+    return job
+
+
+@router.post(
+    "/v1/jobs/{job_id}/cancel",
+    summary="Cancel a job",
+    responses={
+        200: with_headers("It was queued and is canceled.", JobView),
+        202: with_headers("It runs and will stop at its next step.", JobView, "Retry-After"),
+        **problems(403, 404, 409, 422, 503),
+    },
+)
+def cancel_job(job_id: PathId, response: Response, services: ServicesDep, base_url: BaseUrl) -> JobView:
+    """Cancel a queued job at once, or ask a running one to stop."""
+    with services.database.transaction() as session:
+        row = store.request_cancel(session, job_id, LOCAL_CALLER)
+        job = view_job(session, row, base_url, Serving())
+    response.status_code = 200 if row.state.is_terminal else 202
+    _hint(response, job)
+    return job
+
+
+def _read(services: Services, job_id: str, base_url: str) -> JobView:
+    with services.database.reading() as session:
+        return view_job(session, store.get_job(session, job_id, LOCAL_CALLER), base_url, Serving())
+
+
+def _hint(response: Response, job: JobView) -> None:
+    """Say when to look again, in seconds; later for a job that others go before."""
+    if not JobState(job.status).is_terminal:
+        response.headers["Retry-After"] = str(min(job.queue_position or 1, HINT_LIMIT_S))

@@ -1,0 +1,35 @@
+"""What is offered."""
+
+from fastapi import APIRouter
+
+from api.deps import ServicesDep
+from api.errors import Refused
+from api.openapi_parts import problems
+from api.schemas import ModelView, Page
+from api.views import view_model
+from core.workers import count_ready
+
+router = APIRouter(tags=["models"])
+
+
+@router.get("/v1/models", summary="List models", responses=problems(422, 503))
+def list_models(services: ServicesDep) -> Page[ModelView]:
+    """Return every model of the catalogue, served now or not."""
+    with services.database.reading() as session:
+        models = [view_model(spec, count_ready(session, spec.id)) for spec in services.catalogue.values()]
+    ids = [model.id for model in models]
+    return Page(
+        data=models, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=False
+    )
+
+
+@router.get("/v1/models/{model_id}", summary="Read a model", responses=problems(404, 422, 503))
+def get_model(model_id: str, services: ServicesDep) -> ModelView:
+    """Return one model with its limits."""
+    spec = services.catalogue.get(model_id)
+    if spec is None:
+        raise Refused(
+            "not_found", f"there is no model {model_id[:100]!r}; there are: {', '.join(services.catalogue)}"
+        )
+    with services.database.reading() as session:
+        return view_model(spec, count_ready(session, spec.id))

@@ -1,0 +1,29 @@
+"""Who renders, how it was prepared and what it does now."""
+
+from fastapi import APIRouter
+
+from api.deps import PathId, ServicesDep
+from api.openapi_parts import problems
+from api.schemas import Page, WorkerView
+from api.views import view_worker
+from core import workers
+
+router = APIRouter(tags=["workers"])
+
+
+@router.get("/v1/workers", summary="List workers, newest first", responses=problems(422, 503))
+def list_workers(services: ServicesDep) -> Page[WorkerView]:
+    """Return the workers that are there, and those that failed or are gone."""
+    with services.database.reading() as session:
+        found = [view_worker(worker) for worker in workers.list_workers(session)]
+    ids = [worker.id for worker in found]
+    return Page(
+        data=found, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=False
+    )
+
+
+@router.get("/v1/workers/{worker_id}", summary="Read a worker", responses=problems(404, 422, 503))
+def get_worker(worker_id: PathId, services: ServicesDep) -> WorkerView:
+    """Return one worker with its resolved policy and the record of its preparation."""
+    with services.database.reading() as session:
+        return view_worker(workers.get_worker(session, worker_id))

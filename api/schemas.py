@@ -1,0 +1,180 @@
+"""The bodies this API answers with. Requests are not here: their words belong to ``policy.request``."""
+
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, Field
+
+Item = TypeVar("Item")
+JobStatus = Literal["queued", "in_progress", "completed", "failed", "canceled", "expired"]
+PriorityWord = Literal["low", "normal", "high"]
+WorkerStateWord = Literal[
+    "loading", "mounting", "compiling", "warming", "ready", "draining", "failed", "gone"
+]
+
+
+class Progress(BaseModel):
+    """How far the denoising of the current attempt is."""
+
+    step: int
+    steps: int
+    fraction: float = Field(ge=0, le=1)
+
+
+class ArtifactView(BaseModel):
+    """One finished file."""
+
+    index: int
+    url: str
+    media_type: str
+    width: int
+    height: int
+    bytes: int
+    sha256: str
+    seed: int
+    frames: int | None = Field(description="Video only, as fps and duration_s.")
+    fps: float | None
+    duration_s: float | None
+
+
+class JobError(BaseModel):
+    """Why a job failed."""
+
+    code: str
+    message: str
+    retryable: bool
+
+
+class JobUrls(BaseModel):
+    """Where to go from here."""
+
+    self: str
+    cancel: str
+    content: str
+
+
+class JobView(BaseModel):
+    """A job: one order, what became of it, and where its files are."""
+
+    id: str
+    object: Literal["job"] = "job"
+    status: JobStatus = Field(
+        description="The last four are terminal and never change. Treat unknown words as not terminal."
+    )
+    model: str
+    request: dict[str, Any] = Field(description="What was asked for, as it was sent.")
+    plan: dict[str, Any] = Field(description="The request with every gap filled: enough to repeat the work.")
+    priority: PriorityWord
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    cancel_requested_at: datetime | None
+    stopped_at_step: int | None = Field(description="The step at which a cancelled job stopped.")
+    attempt: int = Field(description="The current or last try, from 1; 0 before the first.")
+    max_attempts: int
+    queue_position: int | None = Field(
+        description="Place among the model's queued jobs, 1 being the next. Null in lists and if not queued."
+    )
+    progress: Progress | None
+    artifacts: list[ArtifactView]
+    error: JobError | None
+    timings_ms: dict[str, float] | None
+    acceleration: dict[str, Any] | None
+    worker: str | None = Field(description="Id of the worker that has or had it last.")
+    batch_id: str | None = None
+    schedule_id: str | None = None
+    metadata: dict[str, str]
+    warnings: list[str] = Field(description="What may keep the job from ending soon, in words.")
+    urls: JobUrls
+
+
+class Page(BaseModel, Generic[Item]):
+    """A list, newest first. Ask on with ``after=last_id`` while ``has_more``."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ModelView(BaseModel):
+    """A model that jobs may name, with its limits."""
+
+    id: str
+    object: Literal["model"] = "model"
+    name: str
+    family: str
+    kind: Literal["image", "video"]
+    description: str
+    license: str
+    gated: bool
+    source: str
+    revision: str | None
+    size: dict[str, Any]
+    steps: dict[str, Any]
+    guidance: dict[str, Any]
+    frames: dict[str, Any] | None
+    limits: dict[str, Any]
+    output_formats: list[str]
+    cache: dict[str, Any] = Field(description="Fewest steps that each cache preset can take.")
+    ready_workers: int = Field(description="Workers that could take a job of this model now.")
+
+
+class WorkerView(BaseModel):
+    """A worker process: what it serves, how it was prepared, and what it does."""
+
+    id: str
+    object: Literal["worker"] = "worker"
+    name: str
+    host: str
+    pid: int
+    child_pid: int | None
+    model: str
+    queue: str
+    state: WorkerStateWord = Field(description="Only ready takes jobs.")
+    policy: dict[str, Any] = Field(description="Every resolved option with its source and reason.")
+    preparation: list[dict[str, Any]] = Field(
+        description="Load, mount, compile, warm up: each with its time."
+    )
+    device: dict[str, Any]
+    error: str | None
+    started_at: datetime
+    ready_at: datetime | None = Field(description="When it first could take a job.")
+    heartbeat_at: datetime
+    current_job_id: str | None
+    jobs_done: int
+
+
+class Check(BaseModel):
+    """One thing that must hold before the service can render."""
+
+    name: Literal["database", "redis", "workers"]
+    ok: bool
+    reason: str
+
+
+class Readiness(BaseModel):
+    """Whether an accepted job could be rendered now."""
+
+    ready: bool
+    checks: list[Check]
+    models: list[str] = Field(description="Models with at least one ready worker.")
+
+
+class Alive(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+
+
+class Home(BaseModel):
+    """What answers here."""
+
+    name: Literal["renderq"] = "renderq"
+    version: str
+    description: str
+    docs: str
+    openapi: str
+    links: dict[str, str]

@@ -1,0 +1,71 @@
+"""Takes an order in: check it, store it, commit, and only then tell the queue."""
+
+import secrets
+from typing import Any
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from api.deps import LOCAL_CALLER, Services
+from api.idempotency import fingerprint
+from api.schemas import JobView
+from api.serving import Serving
+from api.views import NOT_SENT, PRIORITY_NUMBERS, view_job
+from core import store
+from policy.plan import make_plan
+from policy.request import SEED_LIMIT, parse_request
+from tasks.app import publish
+
+log = structlog.get_logger(__name__)
+
+
+def submit(services: Services, body: dict[str, Any], key: str | None, base_url: str) -> tuple[JobView, bool]:
+    """Store the order in ``body`` and send its id to the queue of its model.
+
+    When the queue is away the job is stored all the same and upkeep sends it. Blocks for the database and,
+    bounded by its socket time-outs, for Redis.
+
+    Returns:
+        The job, and whether an earlier call with the same idempotency key had made it.
+
+    Raises:
+        InvalidRequest: the order breaks the model's rules; nothing was written.
+        IdempotencyMismatch: the key came with another body before.
+    """
+    request = parse_request(body, services.catalogue)
+    spec = services.catalogue.get_model(request.model)
+    plan = make_plan(request, spec, _draw_seed)
+    with services.database.transaction() as session:
+        job, replayed = store.submit(
+            session,
+            request=body,
+            plan=plan.model_dump(mode="json"),
+            model=request.model,
+            priority=PRIORITY_NUMBERS[request.priority],
+            caller=LOCAL_CALLER,
+            metadata=request.metadata,
+            queue_timeout_s=request.queue_timeout_s,
+            run_timeout_s=request.run_timeout_s,
+            max_attempts=services.settings.max_attempts,
+            idempotency=None if key is None else (key, fingerprint(body)),
+        )
+        view = view_job(session, job, base_url, Serving())
+    if not replayed and _send(services, view):
+        view.warnings.remove(NOT_SENT)
+    return view, replayed
+
+
+def _send(services: Services, view: JobView) -> bool:
+    """Publish the stored job and note it; a note that cannot be written costs a second, harmless message."""
+    if not publish(view.id, view.model, PRIORITY_NUMBERS[view.priority], settings=services.settings):
+        return False
+    try:
+        with services.database.transaction() as session:
+            store.mark_published(session, view.id, attempt=0)
+    except SQLAlchemyError as error:
+        log.warning("job.sent_unnoted", job_id=view.id, reason=str(error))
+    return True
+
+
+def _draw_seed() -> int:
+    return secrets.randbelow(SEED_LIMIT)

@@ -1,0 +1,121 @@
+"""Rows as the bodies that callers read."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+
+from sqlalchemy.orm import Session
+
+from api.schemas import (
+    ArtifactView,
+    JobError,
+    JobUrls,
+    JobView,
+    ModelView,
+    PriorityWord,
+    Progress,
+    WorkerView,
+)
+from api.serving import Serving
+from core.lifecycle import JobState
+from core.store import queue_position
+from core.tables import Artifact, Job, Worker
+from policy.model_spec import ModelSpec
+
+NOT_SENT = "the queue did not take the job yet; it is stored and will be sent again"
+PRIORITY_NUMBERS: Mapping[PriorityWord, int] = MappingProxyType({"high": 0, "normal": 3, "low": 6})
+_PRIORITY_WORDS = {number: word for word, number in PRIORITY_NUMBERS.items()}
+
+
+def view_job(session: Session, job: Job, base_url: str, serving: Serving, *, place: bool = True) -> JobView:
+    """Return ``job`` as callers see it; ``place`` False saves counting the jobs before it."""
+    url = f"{base_url}/v1/jobs/{job.id}"
+    return JobView(
+        id=job.id,
+        status=job.state,
+        model=job.model,
+        request=job.request,
+        plan=job.plan,
+        priority=_PRIORITY_WORDS[job.priority],
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        cancel_requested_at=job.cancel_requested_at,
+        stopped_at_step=job.stopped_at_step,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        queue_position=queue_position(session, job) if place else None,
+        progress=_progress(job),
+        artifacts=[_view_artifact(artifact, url) for artifact in job.artifacts],
+        error=_error(job),
+        timings_ms=_timings(job),
+        acceleration=job.acceleration,
+        worker=job.worker_id,
+        metadata=job.metadata_,
+        warnings=_warnings(session, job, serving),
+        urls=JobUrls(self=url, cancel=f"{url}/cancel", content=f"{url}/content"),
+    )
+
+
+def view_model(spec: ModelSpec, ready_workers: int) -> ModelView:
+    """Return what a caller may ask of a model, and whether somebody serves it."""
+    return ModelView(**spec.as_public_json(), gated=spec.gated, ready_workers=ready_workers)
+
+
+def view_worker(worker: Worker) -> WorkerView:
+    """Return a worker with its resolved policy and the record of its preparation."""
+    return WorkerView.model_validate(worker, from_attributes=True)
+
+
+def _progress(job: Job) -> Progress | None:
+    if job.progress_step is None or not job.progress_steps:
+        return None
+    fraction = min(1.0, job.progress_step / job.progress_steps)
+    return Progress(step=job.progress_step, steps=job.progress_steps, fraction=round(fraction, 4))
+
+
+def _view_artifact(artifact: Artifact, job_url: str) -> ArtifactView:
+    url = f"{job_url}/content?index={artifact.index}"
+    return ArtifactView(
+        index=artifact.index,
+        url=url,
+        media_type=artifact.media_type,
+        width=artifact.width,
+        height=artifact.height,
+        bytes=artifact.bytes,
+        sha256=artifact.sha256,
+        seed=artifact.seed,
+        frames=artifact.frames,
+        fps=artifact.fps,
+        duration_s=artifact.duration_s,
+    )
+
+
+def _error(job: Job) -> JobError | None:
+    if job.error_code is None:
+        return None
+    return JobError(code=job.error_code, message=job.error_message or "", retryable=bool(job.error_retryable))
+
+
+def _timings(job: Job) -> dict[str, float] | None:
+    """The worker's own times, and those that only the row knows: waiting, and all together."""
+    if job.started_at is None:
+        return None
+    known = {"queue": _milliseconds(job.created_at, job.started_at), **(job.timings_ms or {})}
+    if job.finished_at is not None:
+        known["total"] = _milliseconds(job.created_at, job.finished_at)
+    return known
+
+
+def _milliseconds(begin: datetime, end: datetime) -> float:
+    return round((end - begin).total_seconds() * 1000, 1)
+
+
+def _warnings(session: Session, job: Job, serving: Serving) -> list[str]:
+    if job.state != JobState.QUEUED:
+        return []
+    found: Sequence[str | None] = (
+        serving.warning(session, job.model),
+        None if job.published_at else NOT_SENT,
+    )
+    return [warning for warning in found if warning]

@@ -1,0 +1,88 @@
+"""An order, a worker that moves jobs in SQL, and the check of a problem document."""
+
+import hashlib
+from typing import Any
+
+from fastapi import FastAPI
+
+from core import store, workers
+from core.artifacts import artifact_key
+from core.ids import new_id
+from core.store import NewArtifact
+
+BASE = "http://localhost"
+ORDER = {"model": "tiny", "prompt": "a red house on a meadow by day", "seed": 7}
+SQLITE_ONLY = ("database_kind", ["sqlite"])
+
+
+class Worker:
+    """Moves jobs in SQL as a worker process does."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.id = new_id()
+        self._services = app.state.services
+
+    def register(self, state: workers.WorkerState = workers.WorkerState.READY, model: str = "tiny") -> str:
+        with self._services.database.transaction() as session:
+            workers.register_worker(
+                session,
+                worker_id=self.id,
+                name="w1",
+                host="h1",
+                pid=11,
+                model=model,
+                queue=f"render.{model}",
+                policy={
+                    "model": model,
+                    "options": {"cache": {"value": True, "source": "default", "reason": "r"}},
+                },
+                device={"device": "cpu"},
+            )
+            workers.note_step(
+                session, self.id, {"name": "load", "state": "done", "seconds": 1.5, "detail": {}}
+            )
+            workers.update_worker(session, self.id, state=state)
+        return self.id
+
+    def claim(self, job_id: str, step: int | None = None) -> int:
+        """Take the job and report ``step`` of 24; returns the attempt."""
+        with self._services.database.transaction() as session:
+            job = store.claim(session, job_id, self.id, 30)
+            assert job is not None
+            attempt = job.attempt
+            if step is not None:
+                store.heartbeat(session, job_id, attempt, self.id, 30, step, 24)
+        return attempt
+
+    def complete(self, job_id: str, *files: bytes, media_type: str = "image/png") -> None:
+        attempt = self.claim(job_id)
+        made = [self._keep(job_id, attempt, index, data, media_type) for index, data in enumerate(files)]
+        timings = {"encode": 1.0, "denoise": 2.0, "decode": 3.0, "save": 4.0}
+        acceleration = {"cache": "balanced", "cached_steps": 9, "compiled": False, "compiles": 0}
+        with self._services.database.transaction() as session:
+            assert store.complete(session, job_id, attempt, self.id, made, timings, acceleration)
+
+    def fail(self, job_id: str, code: str, message: str) -> None:
+        attempt = self.claim(job_id)
+        with self._services.database.transaction() as session:
+            assert store.fail(session, job_id, attempt, self.id, code, message, retryable=False)
+
+    def _keep(self, job_id: str, attempt: int, index: int, data: bytes, media_type: str) -> NewArtifact:
+        key = artifact_key(job_id, attempt, index, "png")
+        self._services.artifacts.put(key, data)
+        sha256 = hashlib.sha256(data).hexdigest()
+        return NewArtifact(index, key, media_type, 64, 64, len(data), sha256, 7 + index)
+
+
+def assert_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
+    """Check that ``answer`` is a whole problem document and return it."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = answer.json()
+    assert problem["type"] == f"urn:renderq:problem:{code}"
+    assert problem["status"] == status
+    assert problem["code"] == code
+    assert problem["title"] and problem["detail"]
+    assert problem["request_id"] == answer.headers["x-request-id"]
+    assert "Traceback" not in answer.text
+    return problem
