@@ -14,7 +14,7 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store
 
-from core.errors import Gone, Unavailable
+from core.errors import Gone, StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class _translated:  # noqa: N801 - used as a statement
         if isinstance(error, NotFoundError | FileNotFoundError):
             raise Gone(f"There is no file {self._key} in the artifact store.") from error
         if isinstance(error, BaseError | OSError):
-            raise Unavailable(f"The artifact store failed at {self._key}: {error}") from error
+            raise StoreUnavailable(f"The artifact store failed at {self._key}: {error}") from error
 
 
 def _open(url: str) -> ObjectStore:

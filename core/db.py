@@ -9,17 +9,22 @@ from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from sqlite3 import Connection as SQLiteConnection
-from typing import Any
 
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError  # noqa: A004
 from sqlalchemy.orm import Session
+
+from core.errors import DatabaseUnavailable
 
 BUSY_TIMEOUT_S = 30.0
 """How long SQLite waits for another writer."""
 
-_BEGIN = "renderq_begin"
+CONNECT_TIMEOUT_S = 5
+"""How long a connection to PostgreSQL may take."""
+
+_READING = "renderq_reading"
 
 
 class Database:
@@ -36,24 +41,21 @@ class Database:
     def transaction(self) -> Iterator[Session]:
         """One unit of work: committed at the end, rolled back when an error leaves it.
 
-        What it returned stays readable afterwards.
+        The rows it returned stay readable afterwards.
+
+        Raises:
+            DatabaseUnavailable: The database did not answer. When that happened at the very end, nobody knows
+                whether the work was kept; every unit of ours may therefore be done again.
         """
-        with self._session() as session:
-            try:
-                yield session
-                session.commit()
-            except BaseException:
-                session.rollback()
-                raise
+        with _translated(), self._session() as session:
+            yield session
+            session.commit()
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A consistent view for reading only; it neither waits for writers nor makes them wait."""
-        with self._session(reading=True) as session:
-            try:
-                yield session
-            finally:
-                session.rollback()
+        """One consistent view, for reading only; it neither waits for writers nor makes them wait."""
+        with _translated(), self._session(reading=True) as session:
+            yield session
 
     def upgrade(self, revision: str = "head") -> None:
         """Bring the tables to ``revision`` with the migrations that are installed with the code.
@@ -71,12 +73,26 @@ class Database:
             command.downgrade(migrations_config(connection), revision)
 
     def dispose(self) -> None:
-        """Close the connections; needed after a fork and at the end."""
+        """Close the connections, at the end and before a fork."""
         self.db_engine.dispose()
 
+    def forget_connections(self) -> None:
+        """Leave the connections to the parent process; to be called in a child after a fork."""
+        self.db_engine.dispose(close=False)
+
     def _session(self, *, reading: bool = False) -> Session:
-        options = {_BEGIN: "DEFERRED", "postgresql_readonly": True} if reading else {}
+        options = {_READING: True, "postgresql_readonly": True} if reading else {}
         return Session(self.db_engine.execution_options(**options), expire_on_commit=False)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError, TimeoutError) as error:
+        # The first line: what the driver said, without statement and values.
+        reason = str(error.orig if isinstance(error, DBAPIError) else error).splitlines()
+        raise DatabaseUnavailable(f"The database did not answer: {' '.join(reason[:1])}") from error
 
 
 def migrations_config(connection: Connection | None = None) -> Config:
@@ -95,7 +111,11 @@ def _normalised(url: str) -> URL:
 
 
 def _postgresql(url: URL) -> Engine:
-    return create_engine(url, pool_pre_ping=True, connect_args={"options": "-c timezone=UTC"})
+    return create_engine(
+        url,
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "options": "-c timezone=UTC"},
+    )
 
 
 def _sqlite(url: URL) -> Engine:
@@ -113,5 +133,6 @@ def _prepare_sqlite(connection: SQLiteConnection, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    kind: Any = connection.get_execution_options().get(_BEGIN, "IMMEDIATE")
-    connection.exec_driver_sql(f"BEGIN {kind}")
+    reading = connection.get_execution_options().get(_READING, False)
+    connection.exec_driver_sql(f"PRAGMA query_only={'ON' if reading else 'OFF'}")
+    connection.exec_driver_sql("BEGIN DEFERRED" if reading else "BEGIN IMMEDIATE")

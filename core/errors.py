@@ -10,6 +10,8 @@
     ├── Gone
     ├── IdempotencyMismatch
     └── Unavailable
+        ├── DatabaseUnavailable
+        └── StoreUnavailable
 
 The class docstring is the default message.
 """
@@ -92,3 +94,15 @@ class Unavailable(AppError):
 
     code = "unavailable"
     status = 503
+
+
+class DatabaseUnavailable(Unavailable):
+    """The database did not answer; try again."""
+
+    code = "database_unavailable"
+
+
+class StoreUnavailable(Unavailable):
+    """The artifact store did not answer; try again."""
+
+    code = "artifact_store_unavailable"

@@ -123,7 +123,10 @@ def count_queued(session: Session, model: str) -> int:
 
 
 def queued_ids(session: Session, model: str, limit: int, published_before_s: float = 0.0) -> Sequence[str]:
-    """Return ids of takeable queued jobs, next first, last published at least that many seconds ago or never."""
+    """Return ids of queued jobs that a worker could take now, next first.
+
+    ``published_before_s`` leaves out those whose id was sent within that many seconds.
+    """
     sent_long_ago = or_(Job.published_at.is_(None), Job.published_at <= now(-published_before_s))
     statement = select(Job.id).where(*_takeable(model), sent_long_ago)
     in_order = statement.order_by(Job.priority, Job.created_at, Job.id).limit(limit)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
@@ -58,9 +59,9 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_urls(cls, given: Any) -> Any:
+    def _fill_urls(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Derive the URLs that are not given; an empty variable counts as not given."""
-        given = {name: value for name, value in dict(given).items() if value != ""}
+        given = {name: value for name, value in given.items() if value != ""}
         folder = Path(given.get("data_dir") or default_data_dir()).expanduser().absolute()
         return _urls(folder) | given | {"data_dir": folder}
 
@@ -106,20 +107,25 @@ class Settings(BaseSettings):
         return heartbeat_s
 
     @classmethod
-    def load(cls, **given: Any) -> Self:
+    def load(cls, **given: object) -> Self:
         """Read the environment, under the values given here; every problem is reported together.
 
         Raises:
             InvalidSettings: Names each variable that is wrong and what it may be.
         """
+        values: dict[str, Any] = given
         try:
-            return cls(**given)
+            return cls(**values)
         except ValidationError as error:
             raise InvalidSettings(tuple(_sentence(problem) for problem in error.errors())) from None
 
     @classmethod
-    def for_data_dir(cls, folder: Path, **given: Any) -> Self:
-        """Return settings whose every default lies in ``folder``, for the embedded stack."""
+    def for_data_dir(cls, folder: Path, **given: object) -> Self:
+        """Return the settings of the embedded stack in ``folder``.
+
+        Its database, broker and files lie in the folder whatever the environment says, so that a demo
+        started in a shell that is set up for production touches nothing of it.
+        """
         return cls.load(**({"data_dir": folder} | _urls(folder.expanduser().absolute()) | given))
 
 
@@ -143,7 +149,7 @@ def _check_scheme(url: str, *schemes: str) -> str:
     return url
 
 
-def _sentence(problem: Any) -> str:
+def _sentence(problem: ErrorDetails) -> str:
     """Tell of one problem without the value, which may hold a password."""
     name = "".join(str(part) for part in problem["loc"][:1])
     words = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -54,6 +54,7 @@ __all__ = [
     "fail",
     "find_artifact",
     "find_job",
+    "forget_idempotency_keys",
     "get_attempts",
     "get_job",
     "hand_back",
@@ -75,6 +76,7 @@ MAX_MESSAGE = 2000
 """Longest error text that is kept, in characters."""
 
 WORKER_LOST = "worker_lost"
+"""Error code of an attempt whose worker was not heard of any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,13 @@ def mark_published(session: Session, job_id: str, attempt: int | None = None) ->
     return _update(session, guards, published_at=now()) is not None
 
 
+def forget_idempotency_keys(session: Session, older_than_s: float) -> int:
+    """Remove the keys of submissions that long ago; returns how many. Their jobs stay."""
+    old = IdempotencyKey.created_at <= now(-older_than_s)
+    removed = session.scalars(delete(IdempotencyKey).where(old).returning(IdempotencyKey.key))
+    return len(removed.all())
+
+
 # --- the worker's moves ---------------------------------------------------------------------------------
 
 
@@ -187,22 +196,17 @@ def claim(session: Session, job_id: str, worker_id: str, lease_s: float) -> Job 
 
     None when it is unknown, taken, finished, not to run yet, or past its start deadline.
     """
-    may_start = (
-        or_(Job.run_after.is_(None), Job.run_after <= now()),
-        or_(Job.started_at.is_not(None), Job.queue_deadline_at.is_(None), Job.queue_deadline_at > now()),
-    )
     job = _move(
         session,
         "claim",
         job_id,
-        *may_start,
+        or_(Job.run_after.is_(None), Job.run_after <= now()),
+        or_(Job.started_at.is_not(None), Job.queue_deadline_at.is_(None), Job.queue_deadline_at > now()),
         attempt=Job.attempt + 1,
         owner=worker_id,
         worker_id=worker_id,
         lease_until=now(lease_s),
-        started_at=_first(Job.started_at),
-        progress_step=None,
-        progress_steps=None,
+        started_at=func.coalesce(Job.started_at, now()),
     )
     if job is None:
         return None
@@ -242,30 +246,26 @@ def complete(
 
     A wish to cancel that comes after the last step is too late.
     """
-    job = _move(
-        session,
-        "complete",
-        job_id,
-        *_held_by(attempt, worker_id),
-        timings_ms=dict(timings_ms or {}),
-        acceleration=dict(acceleration or {}),
-    )
-    if job is None:
+    held = _lock(session, job_id, attempt, worker_id)
+    made = {"timings_ms": dict(timings_ms or {}), "acceleration": dict(acceleration or {})}
+    ending = _Ending(Outcome.COMPLETED)
+    if held is None or not _leave(session, "complete", held, ending, {"artifacts": len(artifacts)}, **made):
         return False
-    _end_attempt(session, job, Outcome.COMPLETED)
     session.add_all(Artifact(job_id=job_id, attempt=attempt, **asdict(artifact)) for artifact in artifacts)
-    events.append(session, job_id, MOVES["complete"].event, {"attempt": attempt, "artifacts": len(artifacts)})
+    session.flush()
     return True
 
 
 def fail(
     session: Session, job_id: str, attempt: int, worker_id: str, code: str, message: str, *, retryable: bool
 ) -> bool:
-    """End the job with an error; False when somebody else won."""
+    """End the job with an error; False when somebody else won.
+
+    ``retryable`` tells the caller whether the same request may succeed another time.
+    """
     held = _lock(session, job_id, attempt, worker_id)
-    return held is not None and _fail(
-        session, "fail", held, Outcome.FAILED, code, message, retryable=retryable
-    )
+    ending = _Ending(Outcome.FAILED, code, _clean(message))
+    return held is not None and _fail(session, "fail", held, ending, retryable=retryable)
 
 
 def retry(
@@ -276,25 +276,29 @@ def retry(
     A job that was to be cancelled is canceled instead, and one without attempts left fails.
     """
     held = _lock(session, job_id, attempt, worker_id)
-    if held is None:
-        return False
-    if held.cancel_requested_at is None and held.counted_attempts >= held.max_attempts:
-        return _fail(session, "park", held, Outcome.FAILED, code, message, retryable=True)
-    return _requeue(session, "retry", held, Outcome.RETRIED, code, message, delay_s=delay_s)
+    return held is not None and _again(
+        session, "retry", held, _Ending(Outcome.RETRIED, code, _clean(message)), delay_s
+    )
 
 
 def hand_back(session: Session, job_id: str, attempt: int, worker_id: str) -> bool:
-    """Queue the job again because the worker stops; the attempt does not count. False when somebody else won."""
+    """Queue the job again, uncounted, because the worker stops; False when somebody else won.
+
+    A job that was to be cancelled is canceled instead.
+    """
     held = _lock(session, job_id, attempt, worker_id)
-    return held is not None and _requeue(
-        session, "hand_back", held, Outcome.HANDED_BACK, hand_backs=Job.hand_backs + 1
-    )
+    if held is None:
+        return False
+    if held.cancel_requested_at is not None:
+        return _stop(session, held, _Ending(Outcome.STOPPED), held.progress_step)
+    ending = _Ending(Outcome.HANDED_BACK)
+    return _requeue(session, "hand_back", held, ending, hand_backs=Job.hand_backs + 1)
 
 
 def stopped(session: Session, job_id: str, attempt: int, worker_id: str, step: int | None) -> bool:
     """End a running job as canceled, stopped after ``step`` steps; False when somebody else won."""
     held = _lock(session, job_id, attempt, worker_id)
-    return held is not None and _stop(session, held, Outcome.STOPPED, step=step)
+    return held is not None and _stop(session, held, _Ending(Outcome.STOPPED), step)
 
 
 # --- the caller's and upkeep's moves --------------------------------------------------------------------
@@ -310,33 +314,32 @@ def request_cancel(session: Session, job_id: str, caller: str | None = None) -> 
     job = _lock_any(session, job_id, caller)
     if job.state in TERMINAL:
         raise AlreadyFinished(f"The job {job_id} has already finished: it is {job.state}.")
+    attempt = {"attempt": job.attempt}
     if job.state == JobState.QUEUED:
         if _move(session, "cancel", job_id, cancel_requested_at=now()) is not None:
-            events.append(session, job_id, MOVES["cancel"].event, {"attempt": job.attempt})
+            events.append(session, job_id, MOVES["cancel"].event, attempt)
     elif job.cancel_requested_at is None:
         guards = [Job.id == job_id, Job.state == JobState.IN_PROGRESS]
         if _update(session, guards, cancel_requested_at=now()) is not None:
-            events.append(session, job_id, CANCEL_REQUESTED, {"attempt": job.attempt})
+            events.append(session, job_id, CANCEL_REQUESTED, attempt)
     return get_job(session, job_id, caller)
 
 
 def rescue(session: Session, at: datetime | None = None, limit: int = 100) -> list[Job]:
     """Take back the jobs whose lease has run out, as of ``at`` (default: the database's now).
 
-    Each becomes queued; or failed with ``worker_lost`` when its attempts are used up; or canceled when that was
-    wished. Returns the moved jobs; those that are queued want sending.
+    Each becomes queued; or failed with ``worker_lost`` when its attempts are used up; or canceled when that
+    was wished. Returns the moved jobs; those that are queued want sending.
     """
     overdue = select(Job).where(Job.state == JobState.IN_PROGRESS, Job.lease_until <= (at or now()))
     locked = overdue.order_by(Job.lease_until).limit(limit).with_for_update(skip_locked=True)
     jobs = session.scalars(locked.execution_options(populate_existing=True)).all()
-    return [job for job in jobs if _rescue(session, job)]
+    return [job for job in jobs if _again(session, "rescue", job, _lost(job))]
 
 
-def _rescue(session: Session, job: Job) -> bool:
-    message = f"The worker {job.owner} was lost during attempt {job.attempt}."
-    if job.cancel_requested_at is None and job.counted_attempts >= job.max_attempts:
-        return _fail(session, "park", job, Outcome.LOST, WORKER_LOST, message, retryable=True)
-    return _requeue(session, "rescue", job, Outcome.LOST, WORKER_LOST, message)
+def _lost(job: Job) -> "_Ending":
+    message = f"The worker {job.owner} was not heard of any more during attempt {job.attempt}."
+    return _Ending(Outcome.LOST, WORKER_LOST, message)
 
 
 def expire(session: Session, at: datetime | None = None, limit: int = 1000) -> int:
@@ -354,46 +357,99 @@ def expire(session: Session, at: datetime | None = None, limit: int = 1000) -> i
 # --- parts of a move ------------------------------------------------------------------------------------
 
 
-def _held_by(attempt: int, worker_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return Job.attempt == attempt, Job.owner == worker_id
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How an attempt ends."""
+
+    outcome: Outcome
+    code: str | None = None
+    message: str | None = None
 
 
-def _first(column: Any) -> ColumnElement[Any]:
-    return func.coalesce(column, now())
+def _again(session: Session, name: str, held: Job, ending: _Ending, delay_s: float = 0.0) -> bool:
+    """Queue a running job for one more attempt, unless it was to be cancelled or none is left."""
+    if held.cancel_requested_at is not None:
+        return _stop(session, held, ending, held.progress_step)
+    if held.counted_attempts >= held.max_attempts:
+        return _fail(session, "park", held, ending, retryable=True)
+    return _requeue(session, name, held, ending, delay_s)
 
 
-def _update(session: Session, guards: Sequence[ColumnElement[bool]], **values: Any) -> Job | None:
+def _requeue(
+    session: Session, name: str, held: Job, ending: _Ending, delay_s: float = 0.0, **values: object
+) -> bool:
+    run_after = now(delay_s) if delay_s > 0 else None
+    told = {"reason": ending.outcome, "code": ending.code, "delay_s": delay_s}
+    return _leave(session, name, held, ending, told, run_after=run_after, **values)
+
+
+def _stop(session: Session, held: Job, ending: _Ending, step: int | None) -> bool:
+    return _leave(session, "stop", held, ending, {"step": step}, stopped_at_step=step)
+
+
+def _fail(session: Session, name: str, held: Job, ending: _Ending, *, retryable: bool) -> bool:
+    error = {"error_code": ending.code, "error_message": ending.message, "error_retryable": retryable}
+    return _leave(session, name, held, ending, {"code": ending.code}, **error)
+
+
+def _leave(
+    session: Session, name: str, held: Job, ending: _Ending, told: Mapping[str, object], **values: object
+) -> bool:
+    """Carry out a move that ends the running attempt: the job, the attempt and the event."""
+    attempt, step = held.attempt, held.progress_step
+    if _move(session, name, held.id, *_held_by(attempt, held.owner), **values) is None:
+        return False
+    session.execute(
+        update(Attempt)
+        .where(Attempt.job_id == held.id, Attempt.number == attempt)
+        .values(
+            outcome=ending.outcome,
+            error_code=ending.code,
+            error_message=ending.message,
+            step=step,
+            finished_at=now(),
+        ),
+        execution_options={"synchronize_session": False},
+    )
+    events.append(session, held.id, MOVES[name].event, {"attempt": attempt, **told})
+    return True
+
+
+def _move(
+    session: Session, name: str, job_id: str, *guards: ColumnElement[bool], **values: object
+) -> Job | None:
+    """Carry out one arrow of the picture, if the job still stands at its tail and every guard holds."""
+    move = MOVES[name]
+    stands = [Job.id == job_id, Job.state == move.source, *guards]
+    return _update(session, stands, state=move.target, **(_fields_of(move.target) | values))
+
+
+def _fields_of(state: JobState) -> dict[str, object]:
+    """Return the columns that follow from the state alone."""
+    fresh: dict[str, object] = {"progress_step": None, "progress_steps": None}
+    if state is JobState.IN_PROGRESS:
+        return fresh
+    released: dict[str, object] = {"owner": None, "lease_until": None}
+    if state in TERMINAL:
+        return released | {"finished_at": now()}
+    return released | fresh | {"queued_at": now(), "published_at": None}
+
+
+def _update(session: Session, guards: Sequence[ColumnElement[bool]], **values: object) -> Job | None:
     statement = update(Job).where(*guards).values(**values).returning(Job)
     options = {"synchronize_session": False, "populate_existing": True}
     return session.scalars(statement, execution_options=options).one_or_none()
 
 
-def _move(
-    session: Session, name: str, job_id: str, *guards: ColumnElement[bool], **values: Any
-) -> Job | None:
-    """Carry out one arrow of the picture, if the job still stands at its tail and every guard holds."""
-    move = MOVES[name]
-    return _update(
-        session,
-        [Job.id == job_id, Job.state == move.source, *guards],
-        state=move.target,
-        **(_fields_of(move.target) | values),
-    )
+def _held_by(attempt: int, worker_id: str | None) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return Job.attempt == attempt, Job.owner == worker_id
 
 
-def _fields_of(state: JobState) -> dict[str, Any]:
-    """Return the columns that follow from the state alone."""
-    if state is JobState.IN_PROGRESS:
-        return {}
-    released = {"owner": None, "lease_until": None}
-    if state in TERMINAL:
-        return released | {"finished_at": now()}
-    return released | {
-        "queued_at": now(),
-        "published_at": None,
-        "progress_step": None,
-        "progress_steps": None,
-    }
+def _lock(session: Session, job_id: str, attempt: int, worker_id: str) -> Job | None:
+    """Hold the row, so that the decision taken from it is still true when the move is made."""
+    held = [Job.id == job_id, Job.state == JobState.IN_PROGRESS, *_held_by(attempt, worker_id)]
+    locked = select(Job).where(*held).with_for_update()
+    return session.scalars(locked.execution_options(populate_existing=True)).one_or_none()
 
 
 def _lock_any(session: Session, job_id: str, caller: str | None) -> Job:
@@ -405,88 +461,6 @@ def _lock_any(session: Session, job_id: str, caller: str | None) -> Job:
     if job is None:
         raise NotFound(f"There is no job {job_id}.")
     return job
-
-
-def _lock(session: Session, job_id: str, attempt: int, worker_id: str) -> Job | None:
-    """Hold the row, so that the decision taken from it is still true when the move is made."""
-    statement = select(Job).where(
-        Job.id == job_id, Job.state == JobState.IN_PROGRESS, *_held_by(attempt, worker_id)
-    )
-    locked = statement.with_for_update().execution_options(populate_existing=True)
-    return session.scalars(locked).one_or_none()
-
-
-def _requeue(
-    session: Session,
-    name: str,
-    job: Job,
-    outcome: Outcome,
-    code: str | None = None,
-    message: str | None = None,
-    *,
-    delay_s: float = 0.0,
-    **values: Any,
-) -> bool:
-    """Move a running job back to the queue, or to canceled when that was wished."""
-    if job.cancel_requested_at is not None:
-        return _stop(session, job, outcome, step=job.progress_step, code=code, message=message)
-    attempt, step = job.attempt, job.progress_step
-    run_after = now(delay_s) if delay_s > 0 else None
-    if (
-        _move(session, name, job.id, *_held_by(attempt, job.owner or ""), run_after=run_after, **values)
-        is None
-    ):
-        return False
-    _end_attempt(session, job, outcome, code, message, step)
-    payload = {"attempt": attempt, "reason": outcome, "code": code, "delay_s": delay_s}
-    events.append(session, job.id, MOVES[name].event, payload)
-    return True
-
-
-def _stop(
-    session: Session,
-    job: Job,
-    outcome: Outcome,
-    *,
-    step: int | None,
-    code: str | None = None,
-    message: str | None = None,
-) -> bool:
-    guards = _held_by(job.attempt, job.owner or "")
-    if _move(session, "stop", job.id, *guards, stopped_at_step=step) is None:
-        return False
-    _end_attempt(session, job, outcome, code, message, step)
-    events.append(session, job.id, MOVES["stop"].event, {"attempt": job.attempt, "step": step})
-    return True
-
-
-def _fail(
-    session: Session, name: str, job: Job, outcome: Outcome, code: str, message: str, *, retryable: bool
-) -> bool:
-    guards = _held_by(job.attempt, job.owner or "")
-    step = job.progress_step
-    error = {"error_code": code, "error_message": _clean(message), "error_retryable": retryable}
-    if _move(session, name, job.id, *guards, **error) is None:
-        return False
-    _end_attempt(session, job, outcome, code, message, step)
-    events.append(session, job.id, MOVES[name].event, {"attempt": job.attempt, "code": code})
-    return True
-
-
-def _end_attempt(
-    session: Session,
-    job: Job,
-    outcome: Outcome,
-    code: str | None = None,
-    message: str | None = None,
-    step: int | None = None,
-) -> None:
-    ended = {"outcome": outcome, "finished_at": now(), "error_code": code, "step": step or job.progress_step}
-    statement = update(Attempt).where(Attempt.job_id == job.id, Attempt.number == job.attempt)
-    session.execute(
-        statement.values(error_message=None if message is None else _clean(message), **ended),
-        execution_options={"synchronize_session": False},
-    )
 
 
 def _clean(message: str) -> str:

@@ -149,7 +149,7 @@ def mark_gone(session: Session, older_than_s: float) -> list[str]:
     return list(session.scalars(statement, execution_options={"synchronize_session": False}))
 
 
-def _update(session: Session, worker_id: str, **values: Any) -> bool:
+def _update(session: Session, worker_id: str, **values: object) -> bool:
     statement = update(Worker).where(Worker.id == worker_id).values(**values).returning(Worker.id)
     return (
         session.scalars(statement, execution_options={"synchronize_session": False}).one_or_none() is not None
