@@ -1,0 +1,67 @@
+"""Writes a run's averaged weights as a pipeline folder that FluxPipeline.from_pretrained loads.
+
+    python -m training.export RUN FOLDER [--vae FOLDER]
+
+The weights are stored as float16 safetensors. The decoder comes from another pipeline folder.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxPipeline
+
+from training import model as models
+from training.train import CHECKPOINT
+from training.vocabulary import make_tokenizer
+
+BUNDLED: Final = Path(__file__).parent.parent / "pipeline" / "tiny"
+_SHIFT: Final = 3.0  # of the scheduler: spends more steps on high noise, where the scene is decided
+
+
+def export(run: Path, folder: Path, vae: Path = BUNDLED) -> None:
+    """Write the pipeline folder; other files that it holds, such as a model card, stay."""
+    parts = _averaged(run)
+    kinds: tuple[Any, ...] = (FluxPipeline, FlowMatchEulerDiscreteScheduler, AutoencoderKL)
+    pipeline_kind, scheduler_kind, vae_kind = kinds
+    pipeline = pipeline_kind(
+        scheduler=scheduler_kind(shift=_SHIFT),
+        vae=vae_kind.from_pretrained(vae / "vae", local_files_only=True),
+        tokenizer=make_tokenizer(),
+        tokenizer_2=make_tokenizer(),
+        **dict(parts.parts()),
+    )
+    pipeline.to(torch.float16).save_pretrained(folder, safe_serialization=True)
+    _name_the_tokenizer_class(folder)
+
+
+def _averaged(run: Path) -> models.TextToLatents:
+    state = torch.load(run / CHECKPOINT, map_location="cpu", weights_only=True)
+    parts = models.build(seed=0)
+    parts.load_state_dict(state["average"], strict=False)
+    missing = {name for name, _ in parts.named_parameters()} - set(state["average"])
+    if missing:
+        raise ValueError(f"the checkpoint in {run} lacks weights: {sorted(missing)}")
+    return parts.eval()
+
+
+def _name_the_tokenizer_class(folder: Path) -> None:
+    """Use the class name that transformers 4 and 5 both know; 5 saves a name of its own."""
+    for file in ("model_index.json", "tokenizer/tokenizer_config.json", "tokenizer_2/tokenizer_config.json"):
+        text = (folder / file).read_text()
+        (folder / file).write_text(text.replace("TokenizersBackend", "PreTrainedTokenizerFast"))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Export as the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m training.export")
+    parser.add_argument("run", type=Path, help="folder of a training run")
+    parser.add_argument("folder", type=Path, help="pipeline folder to write")
+    parser.add_argument("--vae", type=Path, default=BUNDLED, help="pipeline folder with the decoder")
+    chosen = parser.parse_args(arguments)
+    export(chosen.run, chosen.folder, chosen.vae)
+
+
+if __name__ == "__main__":
+    main()
