@@ -74,3 +74,9 @@ def rule_minimum_steps(rule: str) -> int:
 def minimum_steps(preset: str) -> int:
     """Returns the fewest steps with which a preset reuses one."""
     return rule_minimum_steps(PRESET_RULES[preset]) if preset in PRESET_RULES else LEAD_IN + 2
+
+
+def lead_in_of(rule: str) -> int:
+    """Returns how many steps the rule computes before it may reuse one, as its author wrote it."""
+    periodic = _PERIODIC.fullmatch(PRESET_RULES.get(rule, rule))
+    return int(periodic[1]) if periodic else len(rule) - len(rule.lstrip("1"))

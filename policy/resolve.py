@@ -1,30 +1,150 @@
 """Resolves the options of a worker: flag > environment > model config > performance mode > default.
 
-A source counts when the option is present in it, also when the value equals the default.
+A source counts when the option is present in it, also when the value equals the default. Unknown names, bad
+values and conflicts are raised together, before anything is loaded.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Collection, Iterator, Mapping
 
-Source = Literal["flag", "env", "model", "mode", "default"]
+from policy.conflicts import Setting, find_conflicts
+from policy.errors import FieldError, InvalidOptions
+from policy.given import Collected, Given, collect
+from policy.knobs import fill_knobs
+from policy.model_spec import ModelSpec, size_text
+from policy.modes import Hardware, choose_dtype, choose_placement
+from policy.options import OPTIONS
+from policy.resolved import Policy, Resolved, Source
+
+__all__ = ["Policy", "Resolved", "Source", "resolve"]
+
+_PLACEMENT = ("offload", "keep_resident", "vae_tiling")
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """An option's value, where it came from, and one sentence why."""
+def resolve(
+    spec: ModelSpec,
+    *,
+    flags: Mapping[str, object],
+    env: Mapping[str, str],
+    hardware: Hardware,
+    other_settings: Collection[str] = (),
+) -> Policy:
+    """Returns the options in effect for a worker of this model on this hardware.
 
-    value: object
-    source: Source
-    reason: str
+    Args:
+        spec: The model; its `policy` is the model config.
+        flags: Option name -> value or text; a flag whose value is None was not given.
+        env: The environment; `RENDERQ_` names that are near an option and are none are reported.
+        hardware: The device.
+        other_settings: Environment variables that are known and are not options.
+
+    Raises:
+        InvalidOptions: With every unknown option, bad value and conflict.
+    """
+    collected = collect(spec.policy, env, flags, other_settings)
+    given = {name: _as_resolved(item) for name, item in collected.given.items()}
+    options = _fill(given, spec, hardware)
+    errors = [*collected.errors, *_conflicts(options, collected, spec, hardware)]
+    if errors:
+        raise InvalidOptions(errors)
+    return Policy(spec.id, options)
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The resolved options of one worker; `policy["compile"]` is the value in effect."""
+def _as_resolved(item: Given) -> Resolved:
+    wording = f"set in {item.wording}" if item.source == "model" else f"given as {item.wording}"
+    return Resolved(item.value, item.source, wording)
 
-    model: str
-    options: Mapping[str, Resolved]
 
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401  # the type is the option's own
-        return self.options[name].value
+def _conflicts(
+    options: Mapping[str, Resolved], collected: Collected, spec: ModelSpec, hardware: Hardware
+) -> list[FieldError]:
+    """A conflict with a value that could not be read would be about a value that nobody chose."""
+    values = {name: resolved.value for name, resolved in options.items()}
+    explicit = {name for name, item in collected.given.items() if item.source != "model"}
+    found = find_conflicts(Setting(spec, hardware, values, explicit))
+    return [conflict.error for conflict in found if not conflict.names & collected.unreadable]
+
+
+def _fill(given: Mapping[str, Resolved], spec: ModelSpec, hardware: Hardware) -> dict[str, Resolved]:
+    options = {
+        name: Resolved(option.default, "default", "the default: nothing sets it")
+        for name, option in OPTIONS.items()
+    }
+    options |= given
+    options["performance_mode"] = _mode(options["performance_mode"], hardware)
+    options["compile"] = _compile(given, hardware, str(options["performance_mode"].value))
+    options["dtype"] = _dtype(options["dtype"], spec, hardware)
+    options |= _place(options, given, spec, hardware)
+    options |= fill_knobs(given, len(spec.transformers))
+    if "warmup_sizes" not in given:
+        size = (size_text(spec.size.default),)
+        options["warmup_sizes"] = Resolved(size, "default", "the model's default size")
+    return options | dict(_without_effect(options, given))
+
+
+def _mode(mode: Resolved, hardware: Hardware) -> Resolved:
+    if hardware.device != "cpu":
+        return mode
+    return Resolved(mode.value, mode.source, f"{mode.reason}; on a CPU it changes nothing")
+
+
+def _compile(given: Mapping[str, Resolved], hardware: Hardware, mode: str) -> Resolved:
+    """Explicit, either way, in every mode > the model's opt-in, in speed mode > off."""
+    chosen = given.get("compile")
+    if chosen is not None and chosen.source != "model":
+        return Resolved(
+            chosen.value, chosen.source, f"{chosen.reason}; an explicit value counts in every mode"
+        )
+    how = "opt in with --compile or RENDERQ_COMPILE=true"
+    if chosen is None:
+        return Resolved(False, "default", f"off by default, also in speed mode; {how}")
+    if not chosen.value:
+        return Resolved(False, "model", f"the model's file keeps it off; {how}")
+    if hardware.device == "cpu":
+        return Resolved(False, "default", f"the model opts in, which counts on a GPU only; {how}")
+    if mode != "speed":
+        hint = "opt in with --performance-mode speed or --compile"
+        return Resolved(False, "default", f"the model opts in, which counts in speed mode only; {hint}")
+    hint = "opt out with --no-compile or RENDERQ_COMPILE=false"
+    return Resolved(True, "model", f"speed mode, and the model opts in with evidence; {hint}")
+
+
+def _dtype(dtype: Resolved, spec: ModelSpec, hardware: Hardware) -> Resolved:
+    if dtype.value != "auto":
+        return dtype
+    value, reason = choose_dtype(spec, hardware)
+    return Resolved(value, dtype.source, reason)
+
+
+def _place(
+    options: Mapping[str, Resolved], given: Mapping[str, Resolved], spec: ModelSpec, hardware: Hardware
+) -> dict[str, Resolved]:
+    """Explicit placement protects the one option that it names; the others are derived around it."""
+    offload = options["offload"].value
+    placement = choose_placement(
+        str(options["performance_mode"].value),
+        spec,
+        hardware,
+        str(options["dtype"].value),
+        None if offload == "auto" else str(offload),
+    )
+    source: Source = "mode" if placement.derived else "default"
+    settled = {name for name in _PLACEMENT if name in given and given[name].value != "auto"}
+    return {
+        name: Resolved(
+            getattr(placement, name), given[name].source if name in given else source, placement.reason
+        )
+        for name in _PLACEMENT
+        if name not in settled
+    }
+
+
+def _without_effect(
+    options: Mapping[str, Resolved], given: Mapping[str, Resolved]
+) -> Iterator[tuple[str, Resolved]]:
+    """Says of what was given that it changes nothing as things are; it is not wrong, so it is no error."""
+    if options["compile"].value:
+        return
+    for name in ("compile_scope", "compile_mode", "compile_dynamic", "new_shape"):
+        if name in given:
+            item = given[name]
+            yield name, Resolved(item.value, item.source, f"{item.reason}; no effect while compile is off")
