@@ -89,5 +89,4 @@ def _comment(meta: bytes) -> str | None:
     if at < 0 or meta[at + 8 : at + 12] != b"data":
         return None
     size = int.from_bytes(meta[at + 4 : at + 8])
-    text = meta[at + 20 : at + 4 + size]
-    return text.decode(errors="replace") if len(text) == size - 16 else None
+    return meta[at + 20 : at + 4 + size].decode(errors="replace")

@@ -1,7 +1,7 @@
 """Provenance text inside an XMP packet, as JPEG and WebP carry it.
 
-A JPEG segment holds at most 65533 bytes. A longer text goes into numbered *extended XMP* segments, which part 3
-of the XMP specification defines for this; the main packet then names them by their MD5.
+A JPEG segment holds at most 65533 bytes. A longer text goes into numbered *extended XMP* segments, which
+part 3 of the XMP specification defines for this; the main packet then names them by their MD5.
 """
 
 import hashlib
