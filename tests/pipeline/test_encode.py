@@ -165,7 +165,7 @@ def strange_files() -> dict[str, bytes]:
         "mp4 head only": b"\0\0\0\x18ftypisom",
         "mp4 box of no size": b"\0\0\0\x10ftypisom\0\0\0\0" + struct.pack(">I4s", 4, b"moov"),
         "mp4 box that ends where it starts": b"\0\0\0\x10ftypisom\0\0\0\0"
-        + struct.pack(">I4sQ", 1, b"free", 0),
+        + struct.pack(">I4sQ", 1, b"free", 8),
         "mp4 endless box": b"\0\0\0\x10ftypisom\0\0\0\0" + box,
         "mp4 large box": b"\0\0\0\x10ftypisom\0\0\0\0" + struct.pack(">I4sQ", 1, b"moov", 2**63),
         "text bomb": png_with(b"zTXt", b"renderq\0\0" + zlib.compress(b" " * 10**8)),
