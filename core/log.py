@@ -30,7 +30,7 @@ def configure_logging(
 
     Args:
         process: Name of the process, a field of every line: ``api``, ``worker``, ``upkeep``.
-        log_format: ``console``, ``json`` or ``auto`` (whether ``stream`` is a terminal); default: the settings'.
+        log_format: ``console``, ``json`` or ``auto`` (by what ``stream`` is); default: the settings'.
         level: Least level that is written; default: the settings'.
         stream: Default: standard error.
     """
