@@ -1,0 +1,383 @@
+"""The one place that mounts, refreshes and unmounts Cache-DiT, and compiles.
+
+`Acceleration.prepare_for` is the one call before every pass. Its order is fixed: mount, refresh or unmount
+first; only then compile what is not compiled yet. A compile that is asked for while the cache is wanted and
+not mounted is put off until it is: compiled before the mount, a whole transformer compiles one graph that is
+never used again, and the first request pays for all of them anew.
+
+Cache-DiT is mounted on the transformers, never on the pipeline (which would patch the pipeline's class), and
+every pass starts with a clean context: what a killed, failed or cancelled job left behind would otherwise
+fill the next job's reused steps.
+"""
+
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import cache_dit
+from torch import nn
+
+from pipeline.compilation import compiles_so_far, set_limits
+from pipeline.errors import MountFailed, StepsMismatch
+from policy.cache import CacheConfig, CacheDecision
+from policy.resolve import Policy
+
+__all__ = ["Acceleration", "CompilePlan", "compiles_so_far"]
+
+Backend = str | Callable[..., Any]
+# Without a mask Cache-DiT decides while running and wants no limit on the number of reused steps but ours.
+_UNLIMITED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CompilePlan:
+    """What is compiled and how, as resolved.
+
+    Attributes:
+        wanted: Whether to compile at all.
+        scope: ``regional`` (the repeated blocks) or ``whole``.
+        mode: A mode of torch.compile.
+        dynamic: Whether shapes are symbolic from the start; None: from their second value on.
+    """
+
+    wanted: bool
+    scope: str = "regional"
+    mode: str = "default"
+    dynamic: bool | None = None
+
+    @classmethod
+    def from_policy(cls, policy: Policy) -> "CompilePlan":
+        """Reads the compile options of a resolved policy."""
+        dynamic = policy["compile_dynamic"]
+        return cls(
+            wanted=policy["compile"],
+            scope=policy["compile_scope"],
+            mode=policy["compile_mode"],
+            dynamic=None if dynamic == "auto" else dynamic,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    configs: tuple[CacheConfig, ...]
+    modules: tuple["weakref.ref[nn.Module]", ...]
+
+    def is_on(self, modules: Sequence[nn.Module]) -> bool:
+        mounted = [reference() for reference in self.modules]
+        return len(mounted) == len(modules) and all(
+            left is right for left, right in zip(mounted, modules, strict=True)
+        )
+
+
+class Acceleration:
+    """The cache and compile state of the transformers of one engine."""
+
+    def __init__(
+        self,
+        transformers: Callable[[], Sequence[nn.Module]],
+        plan: CompilePlan,
+        *,
+        cache_wanted: bool,
+        backend: Backend = "inductor",
+        compile_before_mount: bool = False,
+    ) -> None:
+        """Takes over the transformers; changes nothing yet.
+
+        Args:
+            transformers: Returns the transformers as they are now; asked before every pass, because they may
+                have been loaded anew.
+            plan: What to compile.
+            cache_wanted: Whether this worker's requests are cached; compiling then waits for the mount.
+            backend: A backend of torch.compile; tests count with their own.
+            compile_before_mount: The faulty order, for the measurement in `pipeline.order` alone: nothing
+                that a worker runs passes it.
+        """
+        _be_quiet()
+        self._transformers = transformers
+        self._plan = plan
+        self._cache_wanted = cache_wanted
+        self._backend = backend
+        self._compile_before_mount = compile_before_mount
+        self._mount: _Mount | None = None
+        # Held weakly: a transformer that was unloaded takes its entry along, and one that is loaded later at
+        # the same address is not taken for it.
+        self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        if plan.wanted:
+            set_limits()
+
+    def prepare_for(self, decision: CacheDecision) -> None:
+        """Makes the transformers ready for one pass. The one call before every pass.
+
+        Raises:
+            MountFailed: The cache could not be mounted; nothing of it is left.
+        """
+        self.mount(decision)
+        self.compile()
+
+    def mount(self, decision: CacheDecision) -> None:
+        """Mounts, refreshes or unmounts, so that the context of each transformer is clean and as decided.
+
+        Raises:
+            MountFailed: The cache could not be mounted; nothing of it is left.
+        """
+        modules = tuple(self._transformers())
+        wanted = decision.configs
+        mounted = self._mount
+        if mounted is not None and (wanted != mounted.configs or not mounted.is_on(modules)):
+            self.unmount()
+        if wanted is None:
+            return
+        if self._mount is not None:
+            _refresh(modules, wanted)
+            return
+        try:
+            _mount(modules, wanted)
+        except Exception as error:
+            _unmount(modules)
+            words = " ".join(str(error).split())[:300]
+            raise MountFailed(f"Cache-DiT cannot be mounted on {_names(modules)}: {words}") from error
+        self._mount = _Mount(wanted, tuple(map(weakref.ref, modules)))
+
+    def unmount(self) -> None:
+        """Takes the cache off; the transformers compute as if it had never been there."""
+        mount, self._mount = self._mount, None
+        if mount is not None:
+            _unmount([module for reference in mount.modules if (module := reference()) is not None])
+
+    def compile(self) -> bool:
+        """Compiles, in place, each transformer that is not compiled yet.
+
+        Returns:
+            Whether compiling is settled; False: it was put off because the cache is wanted and not mounted.
+        """
+        if not self._plan.wanted:
+            return True
+        if self._cache_wanted and self._mount is None and not self._compile_before_mount:
+            return self.is_compiled
+        for module in self._transformers():
+            if module not in self._compiled:
+                _compile(module, self._plan, self._backend)
+                self._compiled.add(module)
+        return True
+
+    def release(self) -> None:
+        """Unmounts and forgets every module, before the weights are let go."""
+        self.unmount()
+        self._compiled.clear()
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether every transformer, as it is now, has been compiled from here."""
+        return self._plan.wanted and all(module in self._compiled for module in self._transformers())
+
+    @property
+    def can_mount(self) -> bool:
+        """Whether a mount does no harm: a transformer compiled whole without one would run uncompiled."""
+        return self._cache_wanted or not self.is_compiled or self.effective()["compile_scope"] == "regional"
+
+    def cached_steps(self) -> tuple[int, ...]:
+        """Returns for each transformer how many steps of the pass since `prepare_for` were reused."""
+        if self._mount is None:
+            return tuple(0 for _ in self._transformers())
+        return tuple(len(_contexts(module)[-1].get_cached_steps()) for module in self._transformers())
+
+    def check_executed(self) -> None:
+        """Checks that each transformer executed exactly the steps it was mounted for.
+
+        Raises:
+            StepsMismatch: It did not: steps were reused that should not have been, or guidance was mixed up.
+        """
+        if self._mount is None:
+            return
+        for module, config in zip(self._transformers(), self._mount.configs, strict=True):
+            calls = config.steps * (2 if config.separate_cfg else 1)
+            for context in _contexts(module):
+                steps_done = context.get_accumulated_executed_steps()
+                calls_done = context.get_accumulated_transformer_executed_steps()
+                if (steps_done, calls_done) != (config.steps, calls):
+                    raise StepsMismatch(
+                        f"{type(module).__name__} executed {steps_done} steps in {calls_done} calls, "
+                        f"planned were {config.steps} in {calls}"
+                    )
+
+    def effective(self) -> dict[str, object]:
+        """Returns what is really on the modules, read from them and not from our own notes."""
+        modules = tuple(self._transformers())
+        scopes = sorted({_compiled_scope(module) for module in modules})
+        return {
+            "mounted": all(getattr(module, "_is_cached", False) for module in modules),
+            "compile_scope": scopes[0] if len(scopes) == 1 else "/".join(scopes),
+            "cache": [_mounted_values(module) for module in modules],
+        }
+
+
+def _be_quiet() -> None:
+    """Cache-DiT tells every mount on standard output; its one handler is shared by all its loggers."""
+    for handler in logging.getLogger("CACHE_DIT").handlers:
+        handler.setLevel(logging.ERROR)
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(sys.stderr)
+
+
+def _names(modules: Iterable[nn.Module]) -> str:
+    return ", ".join(type(module).__name__ for module in modules)
+
+
+def _mount(modules: Sequence[nn.Module], configs: Sequence[CacheConfig]) -> None:
+    """Mounts all transformers in one call, each with its own step count, mask and knobs."""
+    with _unhooked(modules):
+        _mount_unhooked(modules, configs)
+    if not all(hasattr(module, "_context_manager") for module in modules):
+        raise ValueError("it found no blocks to cache")
+
+
+def _mount_unhooked(modules: Sequence[nn.Module], configs: Sequence[CacheConfig]) -> None:
+    adapters = [_adapter(module) for module in modules]
+    for adapter, config in zip(adapters, configs, strict=True):
+        _check_fits(adapter, config)
+    one_for_all = cache_dit.BlockAdapter(
+        transformer=list(modules),
+        blocks=[_listed(adapter.blocks) for adapter in adapters],
+        blocks_name=[_listed(adapter.blocks_name) for adapter in adapters],
+        forward_pattern=[_listed(adapter.forward_pattern) for adapter in adapters],
+        dummy_blocks_names=[list(adapter.dummy_blocks_names) for adapter in adapters],
+        check_forward_pattern=adapters[0].check_forward_pattern,
+        params_modifiers=[
+            [_modifier(config) for _ in _listed(adapter.blocks)]
+            for adapter, config in zip(adapters, configs, strict=True)
+        ],
+    )
+    # The base is neutral on purpose: a modifier cannot take back a mask that the base sets.
+    cache_dit.enable_cache(one_for_all, cache_config=cache_dit.DBCacheConfig(enable_separate_cfg=False))
+
+
+@contextmanager
+def _unhooked(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Puts the cache inside the hook that brings offloaded weights to the device; the hook stays outside.
+
+    Mounted outside of it, the cache would be lost: diffusers renews its hooks after every call, and with the
+    old hook goes whatever lies around it.
+    """
+    hooks = [
+        (module, vars(module).pop("_hf_hook"), module.forward) for module in modules if _is_hooked(module)
+    ]
+    for module, _, _ in hooks:
+        module.forward = module._old_forward  # type: ignore[assignment]  # noqa: SLF001 (accelerate's name for it)
+    try:
+        yield
+    finally:
+        for module, hook, hooked in hooks:
+            vars(module).update(_hf_hook=hook, _old_forward=module.forward, forward=hooked)
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    return "_hf_hook" in vars(module) and hasattr(module, "_old_forward")
+
+
+def _adapter(module: nn.Module) -> Any:  # noqa: ANN401 (Cache-DiT publishes no types)
+    adapter = cache_dit.BlockAdapterRegister.get_adapter(module)
+    if adapter is None:
+        raise ValueError(f"{type(module).__name__} is not among the transformers it knows")
+    return adapter
+
+
+def _check_fits(adapter: Any, config: CacheConfig) -> None:  # noqa: ANN401
+    fewest = min(len(blocks) for blocks in _listed(adapter.blocks))
+    if config.fn + config.bn > fewest:
+        raise ValueError(
+            f"cache_fn {config.fn} and cache_bn {config.bn} are more than the {fewest} blocks there are"
+        )
+
+
+def _listed(value: Any) -> list[Any]:  # noqa: ANN401
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _modifier(config: CacheConfig) -> Any:  # noqa: ANN401
+    return cache_dit.ParamsModifier(cache_config=_cache_config(config), calibrator_config=_calibrator(config))
+
+
+def _cache_config(config: CacheConfig) -> Any:  # noqa: ANN401
+    return cache_dit.DBCacheConfig(
+        Fn_compute_blocks=config.fn,
+        Bn_compute_blocks=config.bn,
+        max_warmup_steps=config.warmup_steps,
+        residual_diff_threshold=config.threshold,
+        max_continuous_cached_steps=config.max_consecutive if config.mask is None else _UNLIMITED,
+        max_cached_steps=_UNLIMITED,
+        num_inference_steps=config.steps,
+        steps_computation_mask=None if config.mask is None else list(config.mask),
+        steps_computation_policy="dynamic" if config.mask is None else "static",
+        enable_separate_cfg=config.separate_cfg,
+    )
+
+
+def _calibrator(config: CacheConfig) -> Any:  # noqa: ANN401
+    if config.taylorseer == 0:
+        return None
+    return cache_dit.TaylorSeerCalibratorConfig(taylorseer_order=config.taylorseer)
+
+
+def _refresh(modules: Sequence[nn.Module], configs: Sequence[CacheConfig]) -> None:
+    """Renews each context under the same settings; the step count is named although it is the same."""
+    for module, config in zip(modules, configs, strict=True):
+        cache_dit.refresh_context(module, num_inference_steps=config.steps)
+
+
+def _unmount(modules: Sequence[nn.Module]) -> None:
+    """Takes off a whole mount, or what a failed one left behind.
+
+    The original forward stays where Cache-DiT puts it, as an attribute of the module: taken away as well, it
+    would look to Dynamo like another function, and cost a compile on the way out and another on the way back.
+    """
+    with _unhooked(modules):
+        for module in modules:
+            cache_dit.disable_cache(module)
+
+
+def _contexts(module: nn.Module) -> list[Any]:
+    """The live contexts, one per list of blocks. Cache-DiT's own summary is stale after an aborted pass."""
+    manager: Any = module._context_manager  # noqa: SLF001
+    names: Any = module._context_names  # noqa: SLF001
+    return [manager.get_context(name) for name in names]
+
+
+def _mounted_values(module: nn.Module) -> dict[str, object] | None:
+    if not getattr(module, "_is_cached", False):
+        return None
+    context = _contexts(module)[-1]
+    config, calibrator = context.cache_config, context.calibrator_config
+    mask = config.steps_computation_mask
+    return {
+        "steps": config.num_inference_steps,
+        "mask": None if mask is None else tuple(mask),
+        "fn": config.Fn_compute_blocks,
+        "bn": config.Bn_compute_blocks,
+        "warmup_steps": config.max_warmup_steps,
+        "threshold": config.residual_diff_threshold,
+        "taylorseer": calibrator.taylorseer_order if calibrator is not None else 0,
+        "separate_cfg": config.enable_separate_cfg,
+    }
+
+
+def _compile(module: Any, plan: CompilePlan, backend: Backend) -> None:  # noqa: ANN401
+    """Compiles in place: the repeated blocks, or all where that is asked for or the class declares none."""
+    arguments = {"backend": backend, "mode": plan.mode, "dynamic": plan.dynamic}
+    if plan.scope == "regional" and getattr(module, "_repeated_blocks", None):
+        module.compile_repeated_blocks(**arguments)
+    else:
+        module.compile(**arguments)
+
+
+def _compiled_scope(module: nn.Module) -> str:
+    if _is_compiled(module):
+        return "whole"
+    return "regional" if any(map(_is_compiled, module.modules())) else "none"
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return getattr(module, "_compiled_call_impl", None) is not None  # torch tells it nowhere else

@@ -1,0 +1,27 @@
+"""Which transformers a model has and how its steps are shared between them.
+
+A model with two of them changes over once, where the noise falls below a boundary: the first computes the
+noisy steps, the second the rest. How many each gets depends on the sampler's schedule, so it is asked.
+"""
+
+from torch import nn
+
+from pipeline.load import Pipe
+from policy.model_spec import ModelSpec
+
+
+def transformers_of(pipe: Pipe, spec: ModelSpec) -> list[nn.Module]:
+    """Returns the transformers of the pipeline as they are now, in the order of the spec."""
+    return [getattr(pipe, name) for name in spec.transformers]
+
+
+def split_steps(pipe: Pipe, spec: ModelSpec, steps: int) -> tuple[int, ...]:
+    """Returns how many of the steps each transformer executes; their sum is ``steps``."""
+    if len(spec.transformers) == 1:
+        return (steps,)
+    # A sampler of its own, so that the pipeline's is left alone.
+    sampler = type(pipe.scheduler).from_config(pipe.scheduler.config)
+    sampler.set_timesteps(steps)
+    boundary = pipe.config.boundary_ratio * sampler.config.num_train_timesteps
+    first = int((sampler.timesteps >= boundary).sum())
+    return (first, len(sampler.timesteps) - first)

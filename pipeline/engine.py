@@ -1,0 +1,325 @@
+"""The engine: the only owner of a model's weights. A plan in, pictures out; no queue, no database.
+
+    engine = Engine(spec, policy)
+    engine.prepare()                  # load -> mount -> compile -> warm up
+    rendering = engine.render(plan)
+    engine.close()
+
+One engine runs one job at a time: Cache-DiT has one current context per transformer.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from PIL import Image
+
+from pipeline.acceleration import Acceleration, Backend, CompilePlan
+from pipeline.boundary import split_steps, transformers_of
+from pipeline.compilation import new_shape
+from pipeline.errors import (
+    LoadFailed,
+    MountFailed,
+    OutOfMemory,
+    PipelineError,
+    Stopped,
+    WarmupIncomplete,
+)
+from pipeline.load import Pipe, load_pipeline
+from pipeline.memory import catching_out_of_memory, find_device, free_memory
+from pipeline.record import Record
+from pipeline.render import Pass, render_pass
+from pipeline.rendering import Picture, PreparationStep, Rendering, StepName
+from pipeline.warmup import count_steps, plan_warm_up, run_warm_up
+from policy.cache import CacheDecision, decide_cache, forced
+from policy.model_spec import ModelSpec
+from policy.plan import RenderPlan, make_plan
+from policy.request import RenderRequest
+from policy.resolve import Policy
+
+__all__ = ["Engine", "Picture", "PreparationStep", "Rendering"]
+
+# What a failure of another kind is called in each step.
+_FAILED: dict[StepName, type[PipelineError]] = {
+    "load": LoadFailed,
+    "mount": MountFailed,
+    "compile": LoadFailed,
+    "warmup": WarmupIncomplete,
+}
+
+_NO_MOUNT = "this worker compiled the whole transformer without a cache; with one it would run uncompiled"
+
+
+def _ignore(_: PreparationStep) -> None:
+    pass
+
+
+def _go_on(_done: int, _total: int) -> bool:
+    return True
+
+
+class Engine:
+    """Holds the weights of one model and runs plans on them."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        policy: Policy,
+        *,
+        source: str | None = None,
+        device: str | None = None,
+        report: Callable[[PreparationStep], None] = _ignore,
+        backend: Backend = "inductor",
+    ) -> None:
+        """Remembers what to prepare; loads nothing yet.
+
+        Args:
+            spec: The model.
+            policy: Its resolved options.
+            source: A folder or hub id that replaces the spec's own.
+            device: A torch device; None: the accelerator of this process, or the CPU.
+            report: Told each preparation step when it starts and when it is done.
+            backend: A backend of torch.compile.
+        """
+        self.spec = spec
+        self.policy = policy
+        self.device = torch.device(device) if device else find_device()
+        self.preparation: list[PreparationStep] = []
+        self._source = source
+        self._report = report
+        self._backend = backend
+        self._pipe: Pipe | None = None
+        self._acceleration: Acceleration | None = None
+        self._reference_steps: int | None = None
+        self._warm_shapes: set[tuple[int, int, int | None]] = set()
+
+    def prepare(self) -> list[PreparationStep]:
+        """Loads, mounts, compiles and warms up, in this order and no other.
+
+        Returns:
+            The steps as they were reported when done.
+
+        Raises:
+            PipelineError: In words to act on; the engine then holds no weights.
+        """
+        self.preparation = []
+        work: Sequence[tuple[StepName, Callable[[], dict[str, object]]]] = (
+            ("load", self._load),
+            ("mount", self._mount),
+            ("compile", self._compile),
+            ("warmup", self._warm_up),
+        )
+        try:
+            for name, do in work:
+                self._do_step(name, do)
+        except BaseException:
+            self.close()
+            raise
+        return self.preparation
+
+    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool] = _go_on) -> Rendering:
+        """Renders every picture of a plan, one after the other.
+
+        Args:
+            plan: What to render.
+            on_step: Told the steps done and the steps in all, over all pictures, after each step; returning
+                False stops the job. Whatever it raises leaves the job at once; the next one is not affected.
+
+        Raises:
+            Stopped: ``on_step`` said so.
+            OutOfMemory: Memory ran out, and is free again.
+            NotFinite: A result is not a picture.
+            MountFailed: The cache could not be mounted.
+            StepsMismatch: Another number of steps was run than planned.
+        """
+        decision = self.decide(plan)
+        record = Record(plan, decision)
+        with self._tidy_after_failure(), new_shape(self.policy["new_shape"]):
+            for index, seed in enumerate(plan.seeds):
+                each_step = _stopping(on_step, index * plan.num_inference_steps, record.total_steps)
+                done = catching_out_of_memory(
+                    functools.partial(self._run, plan, decision, seed, each_step),
+                    f"at {plan.width}x{plan.height}",
+                )
+                record.add(_picture(plan, index, seed, done), done, self._ready()[1].cached_steps())
+        return record.rendering(self._compile_facts(plan))
+
+    def close(self) -> None:
+        """Lets go of the weights and frees their memory. The engine can be prepared again."""
+        if self._acceleration is not None:
+            self._acceleration.release()
+        self._acceleration = self._pipe = None
+        self._warm_shapes = set()
+        free_memory()
+
+    def decide(self, plan: RenderPlan) -> CacheDecision:
+        """Returns how this plan is cached, from the steps that each transformer will execute."""
+        pipe, acceleration = self._ready()
+        if plan.cache != "default" and not acceleration.can_mount:
+            return CacheDecision(None, None, _NO_MOUNT)
+        steps = split_steps(pipe, self.spec, plan.num_inference_steps)
+        return decide_cache(plan, self.spec, self.policy, steps)
+
+    def effective(self) -> dict[str, object]:
+        """Returns what is really on the modules now: compile scope, mount and its settings."""
+        return self._ready()[1].effective()
+
+    def _ready(self) -> tuple[Pipe, Acceleration]:
+        if self._pipe is None or self._acceleration is None:
+            raise LoadFailed(f"{self.spec.id} is not loaded: prepare() comes first, and close() last")
+        return self._pipe, self._acceleration
+
+    def _do_step(self, name: StepName, do: Callable[[], dict[str, object]]) -> None:
+        self._report(PreparationStep(name, "started"))
+        started = time.perf_counter()
+        try:
+            detail = catching_out_of_memory(do, f"in step {name}")
+        except PipelineError:
+            raise
+        except Exception as error:
+            words = f"{name} of {self.spec.id} failed: {type(error).__name__}: {' '.join(str(error).split())}"
+            raise _FAILED[name](words[:500]) from error
+        done = PreparationStep(name, "done", round(time.perf_counter() - started, 3), detail)
+        self.preparation.append(done)
+        self._report(done)
+
+    def _load(self) -> dict[str, object]:
+        if self.spec.fixed_threads is not None:
+            torch.set_num_threads(self.spec.fixed_threads)
+        self._pipe = pipe = load_pipeline(self.spec, self.policy, self.device, self._source)
+        parameter = next(transformers_of(pipe, self.spec)[0].parameters())
+        self._reference_steps = self._steps_that_cache(pipe)
+        self._acceleration = Acceleration(
+            functools.partial(transformers_of, pipe, self.spec),
+            CompilePlan.from_policy(self.policy),
+            cache_wanted=self._reference_steps is not None,
+            backend=self._backend,
+        )
+        return {
+            "device": str(self.device),
+            "dtype": str(parameter.dtype).removeprefix("torch."),
+            "offload": self.policy["offload"],
+        }
+
+    def _steps_that_cache(self, pipe: Pipe) -> int | None:
+        """A step count at which this worker's requests are cached, or None when none is."""
+        limits = self.spec.steps
+        candidates: Sequence[int] = (limits.default, *range(limits.minimum, limits.maximum + 1))
+        for steps in candidates:
+            split = split_steps(pipe, self.spec, steps)
+            if decide_cache(self._plan(steps), self.spec, self.policy, split).configs is not None:
+                return steps
+        return None
+
+    def _plan(self, steps: int) -> RenderPlan:
+        request = RenderRequest(model=self.spec.id, prompt="a house", num_inference_steps=steps, seed=0)
+        return make_plan(request, self.spec, lambda: 0)
+
+    def _mount(self) -> dict[str, object]:
+        decision = self.decide(self._plan(self._reference_steps or self.spec.steps.default))
+        acceleration = self._ready()[1]
+        acceleration.mount(decision)
+        return {"mounted": decision.configs is not None, "cache": decision.preset, "reason": decision.reason}
+
+    def _compile(self) -> dict[str, object]:
+        acceleration = self._ready()[1]
+        settled = acceleration.compile()
+        detail: dict[str, object] = {
+            "compiled": acceleration.is_compiled,
+            "scope": acceleration.effective()["compile_scope"],
+            "reason": self.policy.options["compile"].reason,
+        }
+        if not settled:
+            raise WarmupIncomplete("compiling was put off, although the cache is mounted")
+        if acceleration.is_compiled and detail["scope"] != self.policy["compile_scope"]:
+            detail["reason"] = "the transformer declares no repeated blocks, so all of it is compiled"
+        return detail
+
+    def _warm_up(self) -> dict[str, object]:
+        if not self.policy["warmup"]:
+            return {"skipped": self.policy.options["warmup"].reason}
+        pipe, acceleration = self._ready()
+        cached = self._reference_steps is not None
+        warm_up = plan_warm_up(
+            self.spec,
+            _sizes(self.policy["warmup_sizes"]) or (self.spec.size.default,),
+            steps=count_steps(functools.partial(split_steps, pipe, self.spec), cached=cached),
+            compiled=acceleration.is_compiled,
+            cached=cached,
+        )
+        detail = run_warm_up(warm_up, self._warm_pass)
+        self._warm_shapes = {_shape(plan) for plan in warm_up.plans}
+        acceleration.mount(self.decide(self._plan(self._reference_steps or self.spec.steps.default)))
+        return detail
+
+    def _warm_pass(self, plan: RenderPlan) -> tuple[int, ...]:
+        self._run(plan, self._with_reuse(plan), plan.seed, lambda _: None)
+        return self._ready()[1].cached_steps()
+
+    def _with_reuse(self, plan: RenderPlan) -> CacheDecision:
+        """The cache as a request like this one has it, but with a step of this short pass reused."""
+        if self._reference_steps is None:
+            return self.decide(plan)
+        decision = self.decide(plan.model_copy(update={"num_inference_steps": self._reference_steps}))
+        steps = split_steps(self._ready()[0], self.spec, plan.num_inference_steps)
+        configs = tuple(map(forced, decision.configs or (), steps))
+        return CacheDecision(configs, decision.preset, decision.reason)
+
+    def _run(
+        self, plan: RenderPlan, decision: CacheDecision, seed: int, each_step: Callable[[int], None]
+    ) -> Pass:
+        pipe, acceleration = self._ready()
+        acceleration.prepare_for(decision)
+        done = render_pass(pipe, self.spec, plan, seed, device=self.device, each_step=each_step)
+        acceleration.check_executed()
+        return done
+
+    @contextmanager
+    def _tidy_after_failure(self) -> Iterator[None]:
+        """Sends back the weights that an abandoned pass left on the device, and drops what it cached."""
+        try:
+            yield
+        except BaseException as error:
+            pipe, acceleration = self._ready()
+            if isinstance(error, OutOfMemory):
+                acceleration.unmount()
+                free_memory()
+            if self.policy["offload"] == "model":
+                pipe.maybe_free_model_hooks()
+            raise
+
+    def _compile_facts(self, plan: RenderPlan) -> dict[str, object]:
+        acceleration = self._ready()[1]
+        warm = _shape(plan) in self._warm_shapes
+        # At a shape that is not warm some or all of it may have run uncompiled, so it is not called compiled.
+        return {
+            "compiled": acceleration.is_compiled and (warm or self.policy["new_shape"] == "compile"),
+            "compile_scope": acceleration.effective()["compile_scope"],
+            "warm_shape": warm,
+        }
+
+
+def _shape(plan: RenderPlan) -> tuple[int, int, int | None]:
+    return (plan.width, plan.height, plan.num_frames)
+
+
+def _sizes(texts: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """`WxH` as the resolver has checked it -> (W, H)."""
+    pairs = (text.lower().split("x") for text in texts)
+    return tuple((int(width), int(height)) for width, height in pairs)
+
+
+def _stopping(on_step: Callable[[int, int], bool], before: int, total: int) -> Callable[[int], None]:
+    def each_step(done: int) -> None:
+        if not on_step(before + done, total):
+            raise Stopped(before + done)
+
+    return each_step
+
+
+def _picture(plan: RenderPlan, index: int, seed: int, done: Pass) -> Picture:
+    if plan.kind == "video":
+        return Picture(index, seed, image=None, frames=done.pixels)
+    return Picture(index, seed, image=Image.fromarray(done.pixels), frames=None)

@@ -1,0 +1,181 @@
+"""ModelSpec and policy -> a diffusers pipeline on its device.
+
+Weights are read from safetensors only: a file that has to be unpickled is never opened, and no code that
+comes with a model is run. A folder and the bundled model are never looked up on the hub.
+"""
+
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import diffusers
+import torch
+from diffusers.utils import logging as diffusers_logging
+from transformers.utils import logging as transformers_logging
+
+from pipeline.errors import LoadFailed, PipelineError, Unsupported, WeightsMissing
+from pipeline.memory import catching_out_of_memory, is_out_of_memory
+from policy.model_spec import ModelSpec
+from policy.resolve import Policy
+
+Pipe: TypeAlias = Any  # a diffusers pipeline; diffusers publishes no types
+
+BUNDLED = "bundled:"
+# Families whose decoder loses detail or overflows below float32; their own documentation loads it so.
+_FLOAT32_COMPONENTS = {"wan": ("vae",), "wan2.2": ("vae",)}
+# How diffusers, transformers and the hub client say that a file is not there.
+_ABSENT = (
+    "no file named",
+    "not fully cached",
+    "cannot find an appropriate cached snapshot",
+    "is neither a valid local path",
+    "repository not found",
+    "revision not found",
+    "does not appear to have a file",
+    "couldn't connect",
+)
+_GATED = ("gated repo", "401 client error", "403 client error", "awaiting a review")
+
+
+def load_pipeline(spec: ModelSpec, policy: Policy, device: torch.device, source: str | None = None) -> Pipe:
+    """Loads the pipeline of a checkpoint and places it.
+
+    Args:
+        spec: The checkpoint.
+        policy: ``dtype``, ``offload``, ``keep_resident``, ``vae_tiling`` and ``attention_backend`` are used.
+        device: Where to compute.
+        source: A folder or hub id that replaces the spec's own.
+
+    Returns:
+        A pipeline of class ``spec.pipeline_class``, ready to be called.
+
+    Raises:
+        WeightsMissing: Files are not where they were looked for.
+        LoadFailed: Files are there and cannot be used.
+        OutOfMemory: The weights do not fit.
+    """
+    _be_quiet()
+    pipe = catching_out_of_memory(lambda: _read(spec, policy, device, source), f"to load {spec.id}")
+    _check_components(pipe, spec)
+    _set_options(pipe, spec, policy)
+    catching_out_of_memory(lambda: _place(pipe, policy, device), f"to place {spec.id} on {device}")
+    return pipe
+
+
+def locate(source: str) -> tuple[str, bool]:
+    """Returns where to load from, and whether that is a folder of this machine.
+
+    Raises:
+        WeightsMissing: It names a folder, which is not there or holds no pipeline.
+    """
+    if source.startswith(BUNDLED):
+        folder = Path(__file__).parent / source.removeprefix(BUNDLED)
+    else:
+        folder = Path(source).expanduser()
+        # A hub id is "owner/name"; everything else that is not a folder was meant as one.
+        looks_like_hub = source.count("/") == 1 and not source.startswith(("/", ".", "~"))
+        if looks_like_hub and not folder.is_dir():
+            return source, False
+    if not folder.is_dir():
+        raise WeightsMissing(f"there is no folder {folder}; give the folder that holds model_index.json")
+    if not (folder / "model_index.json").is_file():
+        raise WeightsMissing(f"{folder} has no model_index.json; give a folder in the diffusers layout")
+    return str(folder), True
+
+
+def _be_quiet() -> None:
+    """The libraries' bars and notes are for people at a terminal; errors still come as exceptions."""
+    diffusers_logging.disable_progress_bar()
+    diffusers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+
+def _read(spec: ModelSpec, policy: Policy, device: torch.device, source: str | None) -> Pipe:
+    place, is_folder = locate(source or spec.source)
+    pipeline_class = getattr(diffusers, spec.pipeline_class, None)
+    if pipeline_class is None:
+        raise LoadFailed(
+            f"diffusers {diffusers.__version__} has no {spec.pipeline_class}, which {spec.id} needs"
+        )
+    try:
+        return pipeline_class.from_pretrained(
+            place,
+            dtype=_dtypes(spec, policy, device),
+            revision=None if is_folder else spec.revision,
+            variant=spec.variant,
+            use_safetensors=True,
+            local_files_only=is_folder,
+        )
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise _in_words(error, spec, place) from error
+
+
+def _dtypes(spec: ModelSpec, policy: Policy, device: torch.device) -> torch.dtype | dict[str, torch.dtype]:
+    name = policy["dtype"]
+    if name == "auto":
+        name = "float32" if device.type == "cpu" else spec.dtype
+    dtype: torch.dtype = getattr(torch, name)
+    exceptions = dict.fromkeys(_FLOAT32_COMPONENTS.get(spec.family, ()), torch.float32)
+    return {"default": dtype, **exceptions} if exceptions else dtype
+
+
+def _in_words(error: Exception, spec: ModelSpec, place: str) -> PipelineError:
+    text = " ".join(str(error).split())
+    low = text.lower()
+    if any(words in low for words in _GATED):
+        return WeightsMissing(
+            f"{place} is gated: accept its licence on the hub and log in there with a token, "
+            "or give a folder that holds the weights"
+        )
+    if any(words in low for words in _ABSENT):
+        return WeightsMissing(f"files of {spec.id} are missing in {place}: {text[:300]}")
+    return LoadFailed(f"{spec.id} cannot be loaded from {place}: {type(error).__name__}: {text[:300]}")
+
+
+def _check_components(pipe: Pipe, spec: ModelSpec) -> None:
+    absent = [name for name in spec.transformers if getattr(pipe, name, None) is None]
+    if absent:
+        raise LoadFailed(f"the pipeline of {spec.id} has no {', '.join(absent)}, which its model spec names")
+
+
+def _set_options(pipe: Pipe, spec: ModelSpec, policy: Policy) -> None:
+    pipe.set_progress_bar_config(disable=True)
+    if spec.boundary_ratio is not None:
+        pipe.register_to_config(boundary_ratio=spec.boundary_ratio)
+    if policy["vae_tiling"] is True:
+        pipe.vae.enable_tiling()
+    if policy["attention_backend"] != "auto":
+        _set_attention(pipe, spec, policy["attention_backend"])
+
+
+def _set_attention(pipe: Pipe, spec: ModelSpec, backend: str) -> None:
+    for name in spec.transformers:
+        try:
+            getattr(pipe, name).set_attention_backend(backend)
+        except Exception as error:
+            words = " ".join(str(error).split())[:300]
+            raise Unsupported(
+                f"attention_backend {backend} cannot be used on this machine: {words}"
+            ) from error
+
+
+def _place(pipe: Pipe, policy: Policy, device: torch.device) -> None:
+    offload = policy["offload"]
+    if offload in ("none", "auto"):
+        pipe.to(device)
+    elif device.type == "cpu":
+        raise Unsupported(f"offload {offload} needs a GPU to offload from; this worker computes on the CPU")
+    elif offload == "sequential":
+        pipe.enable_sequential_cpu_offload(device=device)
+    else:
+        _offload_components(pipe, policy["keep_resident"], device)
+
+
+def _offload_components(pipe: Pipe, resident: tuple[str, ...], device: torch.device) -> None:
+    """One component at a time on the device, but for those that stay: they leave the chain of hooks."""
+    order = (pipe.model_cpu_offload_seq or "").split("->")
+    pipe.model_cpu_offload_seq = "->".join(name for name in order if name not in resident)
+    pipe._exclude_from_cpu_offload = [*pipe._exclude_from_cpu_offload, *resident]  # noqa: SLF001 (no other way)
+    pipe.enable_model_cpu_offload(device=device)

@@ -1,0 +1,63 @@
+"""Device memory and time: free it, wait for it, and turn running out of it into one clean error."""
+
+import gc
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from pipeline.errors import OutOfMemory
+
+Result = TypeVar("Result")
+
+# What the CPU allocator and CUDA libraries say when they do not use the exception made for it.
+_WORDS = ("out of memory", "can't allocate memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed")
+
+
+def find_device() -> torch.device:
+    """Returns the accelerator of this process, or the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has done what it was given, so that a clock read next is true."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def free_memory() -> None:
+    """Gives back what nothing refers to any more, to the device as well."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tells whether an exception means that memory ran out."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS)
+
+
+def catching_out_of_memory(work: Callable[[], Result], doing: str) -> Result:
+    """Runs ``work``; when memory runs out, frees all that the attempt held and raises `OutOfMemory`.
+
+    The tensors of a failed attempt are held by the frames of its traceback, so memory is freed only after the
+    exception is gone. That is why this is a function and not a context manager, which would still hold it.
+    """
+    try:
+        return work()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        words = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    free_memory()
+    raise OutOfMemory(f"not enough memory {doing}: {words[:300]}")

@@ -1,0 +1,48 @@
+"""Adds up what the passes of one job did: pictures, times, reused steps, compiles."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from pipeline.compilation import compiles_so_far
+from pipeline.render import Pass
+from pipeline.rendering import Picture, Rendering
+from policy.cache import CacheDecision
+from policy.plan import RenderPlan
+
+
+class Record:
+    """The account of one job, opened before its first pass."""
+
+    def __init__(self, plan: RenderPlan, decision: CacheDecision) -> None:
+        self.total_steps = plan.num_inference_steps * plan.n
+        self._decision = decision
+        self._compiles_before = compiles_so_far()
+        self._pictures: list[Picture] = []
+        self._timings_ms: Counter[str] = Counter()
+        self._cached_steps = 0
+
+    def add(self, picture: Picture, done: Pass, cached_steps: Sequence[int]) -> None:
+        """Adds one pass.
+
+        Args:
+            picture: What it gave.
+            done: Its times.
+            cached_steps: Steps reused on each transformer.
+        """
+        self._pictures.append(picture)
+        self._timings_ms.update(dict(done.timings_ms))  # type: ignore[arg-type] # a Counter adds floats as well
+        self._cached_steps += sum(cached_steps)
+
+    def rendering(self, compile_facts: Mapping[str, object]) -> Rendering:
+        """Closes the account."""
+        decision = self._decision
+        acceleration: dict[str, object] = {
+            "cache": decision.preset if decision.configs is not None else "off",
+            "cache_reason": decision.reason,
+            "cached_steps": self._cached_steps,
+            "steps": self.total_steps,
+            "compiles": compiles_so_far() - self._compiles_before,
+            **compile_facts,
+        }
+        timings_ms = {name: round(value, 3) for name, value in self._timings_ms.items()}
+        return Rendering(tuple(self._pictures), timings_ms, acceleration)

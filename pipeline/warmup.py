@@ -1,0 +1,148 @@
+"""The warm-up: the passes a worker runs before its first job, and the check that nothing is left to compile.
+
+Every declared size is run in each way a request can run it: with guidance and without, and, when compiling,
+with a short and a long prompt, so that a prompt length becomes symbolic where it is not padded. Each pass has
+a step that is certainly reused, on every transformer. When compiling, the same passes are then run again and
+must compile nothing.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from pipeline.compilation import compiles_so_far
+from pipeline.errors import WarmupIncomplete
+from policy.model_spec import ModelSpec
+from policy.plan import RenderPlan, make_plan
+from policy.request import RenderRequest
+
+# Computed, reused, computed again.
+CACHED_STEPS = 3
+# The first and the last step may run different kernels.
+UNCACHED_STEPS = 2
+_MOST_STEPS = 60
+_SHORT = "a house"
+_LONG = (
+    "a white house with a blue roof and an orange tree on a beach, mountains far away, at sunset, with a boat"
+)
+
+RunPass = Callable[[RenderPlan], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What to run.
+
+    Attributes:
+        plans: One per pass.
+        compiled: Whether to run them a second time and demand that nothing is compiled.
+        cached: Whether each pass must reuse a step on every transformer.
+    """
+
+    plans: tuple[RenderPlan, ...]
+    compiled: bool
+    cached: bool
+
+
+def plan_warm_up(
+    spec: ModelSpec, sizes: Iterable[tuple[int, int]], *, steps: int, compiled: bool, cached: bool
+) -> WarmUp:
+    """Returns the passes to run for these sizes (W, H)."""
+    prompts = (_SHORT, _LONG[: spec.limits.prompt_characters]) if compiled else (_SHORT,)
+    plans = tuple(
+        _plan(spec, size, prompt, guidance, steps)
+        for size in sizes
+        for guidance in guidance_scales(spec)
+        for prompt in prompts
+    )
+    return WarmUp(plans, compiled, cached)
+
+
+def guidance_scales(spec: ModelSpec) -> tuple[float, ...]:
+    """Returns one scale for each way in which guidance changes what is computed; the default comes first."""
+    limits = spec.guidance
+    candidates = [limits.default, limits.with_negative, limits.off_at, limits.maximum, limits.minimum]
+    chosen: dict[bool, float] = {}
+    for scale in candidates:
+        if scale is not None and limits.minimum <= scale <= limits.maximum:
+            chosen.setdefault(limits.steers(scale), scale)
+    return tuple(chosen.values())
+
+
+def count_steps(split: Callable[[int], Sequence[int]], *, cached: bool) -> int:
+    """Returns the fewest steps of a pass in which every transformer has enough of them.
+
+    Args:
+        split: Steps of a job -> executed steps of each transformer.
+        cached: Whether one has to be reused on each.
+
+    Raises:
+        WarmupIncomplete: There is no such number.
+    """
+    least = CACHED_STEPS if cached else UNCACHED_STEPS
+    for steps in range(least, _MOST_STEPS + 1):
+        if min(split(steps)) >= least:
+            return steps
+    raise WarmupIncomplete(f"no pass of up to {_MOST_STEPS} steps gives every transformer {least} steps")
+
+
+def run_warm_up(warm_up: WarmUp, run_pass: RunPass) -> dict[str, object]:
+    """Runs the warm-up.
+
+    Args:
+        warm_up: What to run.
+        run_pass: Runs one plan and returns the reused steps of each transformer.
+
+    Returns:
+        Facts for the preparation record.
+
+    Raises:
+        WarmupIncomplete: A pass reused no step where it had to, or the second round compiled something.
+    """
+    before = compiles_so_far()
+    cached_steps = [_run(plan, run_pass, cached=warm_up.cached) for plan in warm_up.plans]
+    first_round = compiles_so_far() - before
+    detail: dict[str, object] = {
+        "passes": len(warm_up.plans),
+        "sizes": sorted({f"{plan.width}x{plan.height}" for plan in warm_up.plans}),
+        "cached_steps": cached_steps,
+        "compiles": first_round,
+    }
+    if warm_up.compiled:
+        detail["compiles_second_round"] = _check_nothing_left(warm_up, run_pass)
+    return detail
+
+
+def _run(plan: RenderPlan, run_pass: RunPass, *, cached: bool) -> list[int]:
+    reused = list(run_pass(plan))
+    if cached and not all(reused):
+        raise WarmupIncomplete(
+            f"a warm-up pass at {plan.width}x{plan.height} reused {reused} steps; every transformer "
+            "needs one, or its first reused step would be compiled in a request"
+        )
+    return reused
+
+
+def _check_nothing_left(warm_up: WarmUp, run_pass: RunPass) -> int:
+    before = compiles_so_far()
+    for plan in warm_up.plans:
+        _run(plan, run_pass, cached=warm_up.cached)
+    compiled = compiles_so_far() - before
+    if compiled:
+        raise WarmupIncomplete(
+            f"the second round of the warm-up still compiled {compiled} times; requests would have to wait"
+        )
+    return compiled
+
+
+def _plan(spec: ModelSpec, size: tuple[int, int], prompt: str, guidance: float, steps: int) -> RenderPlan:
+    width, height = size
+    request = RenderRequest(
+        model=spec.id,
+        prompt=prompt,
+        width=width,
+        height=height,
+        num_inference_steps=steps,
+        guidance_scale=guidance,
+        seed=0,
+    )
+    return make_plan(request, spec, lambda: 0)
