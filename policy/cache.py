@@ -1,8 +1,9 @@
 """Decides how a job is cached: the effective configuration of each transformer, or none, and why.
 
 The job's own `cache` field is the strongest: "off" never mounts, a preset is used even where the worker's
-`cache` is off. It replaces the worker's preset and mask; the worker keeps the say on what belongs to the model,
-`cache_fn`, `cache_bn` and a `cache_taylorseer` that somebody set. "default" does what the worker's policy says.
+`cache` is off. It replaces the worker's preset and mask; the worker keeps the say on what belongs to the
+model, `cache_fn`, `cache_bn` and a `cache_taylorseer` that somebody set. "default" does what the worker's
+policy says.
 """
 
 from collections.abc import Iterator

@@ -10,7 +10,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from policy.errors import FieldError, InvalidCatalogue, UnknownModel
+from policy.given import collect
 from policy.model_spec import ModelSpec
+from policy.options import SECONDARY_KNOBS
 from policy.wording import closest, listing, quote, show
 
 BUNDLED = Path(__file__).parent / "catalogue"
@@ -73,6 +75,11 @@ def read_spec(path: Path) -> ModelSpec:
         raise InvalidCatalogue(f"{path}: {error}") from error
     except ValidationError as error:
         raise InvalidCatalogue(f"{path}: {_problems(error)}") from error
+    wrong = [error.message for error in collect(spec.policy, {}, {}).errors]
+    if len(spec.transformers) == 1:
+        wrong += [f"{name}: the model has one transformer" for name in SECONDARY_KNOBS if name in spec.policy]
+    if wrong:
+        raise InvalidCatalogue(f"{path}: {'; '.join(wrong)}")
     return spec
 
 

@@ -68,7 +68,7 @@ def _compile_rules(setting: Setting) -> Iterator[Conflict]:
         )
         yield _conflict(setting, message, "compile_mode", "compile", "cache")
     if values["offload"] == "sequential":
-        message = "compile needs the weights in place, and offload is sequential: use --no-compile or --offload none"
+        message = "compile needs the weights in place: use --no-compile, or another --offload than sequential"
         yield _conflict(setting, message, "compile", "offload")
 
 

@@ -87,7 +87,7 @@ def _cache_knobs() -> Iterator[Option]:
         float,
         None,
         "adaptive only: largest relative residual difference at which a step is reused; default 0.12.",
-        minimum=0.0,
+        minimum=0.001,
         maximum=10.0,
     )
     yield Option(

@@ -1,0 +1,62 @@
+"""What to do with a failed attempt: a value, decided from the failure's code alone.
+
+    code                                        verdict
+    shutdown                                    hand back, uncounted, at once
+    out_of_memory, output_not_finite,           once more, safer; then fail
+    steps_mismatch
+    artifact_store_unavailable,                 again after a pause that doubles, up to max_attempts
+    database_unavailable, broker_unavailable
+    unexpected                                  once more after a pause; then fail
+    anything else                               fail at once: the same work would fail the same way
+
+"Safer" means without cache and compile, and in float32 where it fits.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+SAFER_ONCE = frozenset({"out_of_memory", "output_not_finite", "steps_mismatch"})
+PASSING = frozenset({"artifact_store_unavailable", "database_unavailable", "broker_unavailable"})
+FIRST_PAUSE_S = 5.0
+LONGEST_PAUSE_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What happens next.
+
+    Attributes:
+        kind: retry (queued again, counted), fail (for good), hand_back (queued again, not counted).
+        delay_s: Not to be taken by a worker before that many seconds.
+        safer: The next attempt runs without cache and compile.
+    """
+
+    kind: Literal["retry", "fail", "hand_back"]
+    delay_s: float = 0.0
+    safer: bool = False
+
+
+def classify(code: str, attempt: int, max_attempts: int, attempts_with_code: int) -> Verdict:
+    """Decides about a failed attempt.
+
+    Args:
+        code: The failure's code.
+        attempt: Number of the attempt that failed, from 1, counted ones only.
+        max_attempts: Most counted attempts of this job.
+        attempts_with_code: Attempts that failed with this code so far, this one included.
+    """
+    if code == "shutdown":
+        return Verdict("hand_back")
+    if attempt >= max_attempts:
+        return Verdict("fail")
+    if code in PASSING:
+        return Verdict("retry", _pause_s(attempts_with_code))
+    if code in SAFER_ONCE and attempts_with_code <= 1:
+        return Verdict("retry", safer=True)
+    if code == "unexpected" and attempts_with_code <= 1:
+        return Verdict("retry", FIRST_PAUSE_S)
+    return Verdict("fail")
+
+
+def _pause_s(times: int) -> float:
+    return min(FIRST_PAUSE_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
