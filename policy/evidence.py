@@ -1,7 +1,7 @@
 """Opt-ins need evidence: each `compile = true` in the catalogue has measurements in which it wins.
 
 Evidence is kept in TOML files, one `[[rows]]` table per measurement. Compiling must win twice for that very
-checkpoint: on the first request after the worker is ready, and in the steady state. Most models lose the former.
+checkpoint: on the first request after the worker is ready, and in the steady state. Most lose the former.
 """
 
 import tomllib

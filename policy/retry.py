@@ -4,9 +4,8 @@
     shutdown                                    hand back, uncounted, at once
     out_of_memory, output_not_finite,           once more, safer; then fail
     steps_mismatch
-    artifact_store_unavailable,                 again after a pause that doubles, up to max_attempts
-    database_unavailable, broker_unavailable
-    unexpected                                  once more after a pause; then fail
+    storage_unavailable, *_unavailable          again after a pause that doubles, up to max_attempts
+    internal_error                              once more after a pause; then fail
     anything else                               fail at once: the same work would fail the same way
 
 "Safer" means without cache and compile, and in float32 where it fits.
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 SAFER_ONCE = frozenset({"out_of_memory", "output_not_finite", "steps_mismatch"})
-PASSING = frozenset({"artifact_store_unavailable", "database_unavailable", "broker_unavailable"})
+PASSING = "unavailable"  # the last word of the codes of what comes back by itself
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 300.0
 
@@ -43,20 +42,20 @@ def classify(code: str, attempt: int, max_attempts: int, attempts_with_code: int
         code: The failure's code.
         attempt: Number of the attempt that failed, from 1, counted ones only.
         max_attempts: Most counted attempts of this job.
-        attempts_with_code: Attempts that failed with this code so far, this one included.
+        attempts_with_code: Earlier attempts of the job that failed with this code.
     """
     if code == "shutdown":
         return Verdict("hand_back")
     if attempt >= max_attempts:
         return Verdict("fail")
-    if code in PASSING:
+    if code.endswith(PASSING):
         return Verdict("retry", _pause_s(attempts_with_code))
-    if code in SAFER_ONCE and attempts_with_code <= 1:
+    if code in SAFER_ONCE and attempts_with_code == 0:
         return Verdict("retry", safer=True)
-    if code == "unexpected" and attempts_with_code <= 1:
+    if code == "internal_error" and attempts_with_code == 0:
         return Verdict("retry", FIRST_PAUSE_S)
     return Verdict("fail")
 
 
-def _pause_s(times: int) -> float:
-    return min(FIRST_PAUSE_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
+def _pause_s(earlier: int) -> float:
+    return min(FIRST_PAUSE_S * 2.0 ** min(earlier, 10), LONGEST_PAUSE_S)
