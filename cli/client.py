@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx2
 import stamina
@@ -35,12 +35,9 @@ class Client:
 
     def __init__(self, url: str, *, patience_s: float = TRY_S) -> None:
         stamina.instrumentation.set_on_retry_hooks([])  # the terminal belongs to the user
-        self.url = url.rstrip("/")
+        self.url = check_url(url).rstrip("/")
         self.patience_s = patience_s
-        try:
-            self._http = httpx2.Client(base_url=self.url, timeout=30.0)
-        except (httpx2.InvalidURL, ValueError) as error:
-            raise CliError(f"RENDERQ_URL {url!r} is not a URL: {error}") from error
+        self._http = httpx2.Client(base_url=self.url, timeout=30.0)
 
     def submit(self, request: Mapping[str, object], key: str) -> Job:
         """Send an order once, however often it has to be tried."""
@@ -71,17 +68,19 @@ class Client:
         """The job as it is now and after each rest, up to and including its terminal state."""
         while True:
             answer = self.call("GET", f"/v1/jobs/{quote(job_id, safe='')}")
-            job = answer.json()
+            job = self._read(answer)
             yield job
             if job["status"] in TERMINAL:
                 return
             rest(rest_s(answer) or POLL_S)
 
-    def _json(self, method: str, path: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON of the server
-        answer = self.call(method, path, **arguments)
+    def _json(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - httpx2's own
+        return self._read(self.call(method, path, **arguments))
+
+    def _read(self, answer: httpx2.Response) -> dict[str, Any]:
         try:
-            return answer.json()
-        except ValueError as error:
+            return dict(answer.json())
+        except (ValueError, TypeError) as error:
             raise CliError(f"{self.url} does not answer like renderq", ExitCode.UNAVAILABLE) from error
 
     def call(self, method: str, path: str, **arguments: Any) -> httpx2.Response:  # noqa: ANN401 - httpx2's own
@@ -108,6 +107,14 @@ class Client:
         return answer
 
 
+def check_url(url: str) -> str:
+    """The URL of a server, or `CliError`."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise CliError(f"RENDERQ_URL must look like {DEFAULT_URL}, not {url!r}")
+    return url
+
+
 def connect(*, patience_s: float = TRY_S) -> Client:
     """The server named by RENDERQ_URL, else the local one."""
     return Client(os.environ.get("RENDERQ_URL") or DEFAULT_URL, patience_s=patience_s)
@@ -117,7 +124,7 @@ def should_retry(error: Exception) -> bool | float:
     """Whether to try again, or after how many seconds where the server said so."""
     if isinstance(error, httpx2.HTTPStatusError):
         return error.response.status_code in RETRIED_STATUS and (rest_s(error.response) or True)
-    return isinstance(error, httpx2.TransportError) and not isinstance(error, httpx2.UnsupportedProtocol)
+    return isinstance(error, httpx2.TransportError)
 
 
 def rest_s(answer: httpx2.Response) -> float | None:

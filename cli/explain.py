@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.exits import CliError
 from cli.flags import ACCEPT_UNKNOWN, Flags, with_policy_flags
 from cli.terminal import print_json, print_table
 
@@ -26,23 +25,13 @@ def explain(
     flags: Flags,
 ) -> None:
     """Show every option: value, source (flag, env, model, mode, default) and reason. Starts nothing."""
+    from policy.explain import rows
+
     _spec, policy = resolve_policy(model, flags)
     if as_json:
         print_json(policy.as_json())
         return
-    rows = [
-        (name, _shown(resolved.value), resolved.source, resolved.reason)
-        for name, resolved in policy.options.items()
-    ]
-    print_table(("option", "value", "source", "reason"), rows)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        return ",".join(map(str, value)) or "-"
-    return "-" if value is None else str(value)
+    print_table(("option", "value", "source", "reason"), rows(policy))
 
 
 def resolve_policy(model: str, flags: Flags) -> tuple["ModelSpec", "Policy"]:
@@ -50,10 +39,16 @@ def resolve_policy(model: str, flags: Flags) -> tuple["ModelSpec", "Policy"]:
     from core.hardware import detect
     from policy.resolve import resolve
 
-    if model.startswith("-"):
-        raise CliError(f"unknown option {model}; the model comes first")
     spec = load_catalogue().get_model(model)
-    return spec, resolve(spec, flags=flags, env=os.environ, hardware=detect())
+    policy = resolve(spec, flags=flags, env=os.environ, hardware=detect(), other_settings=known_variables())
+    return spec, policy
+
+
+def known_variables() -> set[str]:
+    """Variables with our prefix that are no options: a name near one of these is no slip."""
+    from core.settings import PREFIX, Settings
+
+    return {PREFIX + name.upper() for name in Settings.model_fields} | {"RENDERQ_URL", "RENDERQ_DEBUG"}
 
 
 def load_catalogue() -> "Catalogue":

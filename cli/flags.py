@@ -14,6 +14,7 @@ import typer
 
 from cli.exits import CliError
 from policy.options import OPTIONS, Option
+from policy.values import text_of
 
 PANEL = "Policy (also RENDERQ_<NAME>; `renderq policy explain` shows what comes out)"
 ACCEPT_UNKNOWN = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -34,6 +35,8 @@ def with_policy_flags(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(ctx: typer.Context, **values: Any) -> None:  # noqa: ANN401 - typer's values
         flags = {name: value for name in OPTIONS if (value := values.pop(name)) is not None}
+        for value in values.values():
+            refuse_flag(value)
         command(**values, flags=flags | read_unknown(ctx.args))
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -64,18 +67,20 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 def _metavar(option: Option) -> str:
     if option.allowed:
-        return "|".join(_text(value) for value in option.allowed)
+        return "|".join(text_of(value) for value in option.allowed)
     return {int: "N", float: "X", tuple: "A,B,..."}.get(option.type, "TEXT")
 
 
 def _help(option: Option) -> str:
     if option.default in (None, ()):
         return option.help
-    return f"{option.help} Default: {_text(option.default)}."
+    return f"{option.help} Default: {text_of(option.default)}."
 
 
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def refuse_flag(value: object) -> None:
+    """The parser takes a flag that it does not know for the value of what it waits for."""
+    if isinstance(value, str) and value.startswith("--"):
+        raise CliError(f"unknown option {value}")
 
 
 def read_unknown(arguments: Sequence[str]) -> Flags:

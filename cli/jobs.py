@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.saving import end_with, finish
-from cli.terminal import print_json, print_table, say
+from cli.terminal import print_json, print_pairs, print_table, say
 
 if TYPE_CHECKING:
     from cli.client import Job
@@ -61,7 +61,7 @@ def show_job(job: "Job", *, as_json: bool = False) -> None:
         rows.append(("error", f"{job['error']['code']}: {job['error']['message']}"))
     rows += [("picture", artifact["url"]) for artifact in job["artifacts"]]
     rows += [("note", warning) for warning in job.get("warnings", [])]
-    print_table(("", ""), rows)
+    print_pairs(rows)
 
 
 def list_jobs(

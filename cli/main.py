@@ -45,7 +45,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="renderq",
     cls=Commands,
-    help="Job queue for diffusion rendering. Workers are warm before they take a job; no accepted job is lost.",
+    help="Job queue for diffusion rendering. Workers are warm before they take a job, and no job is lost.",
     epilog=EPILOG,
     no_args_is_help=True,
     add_completion=False,

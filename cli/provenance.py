@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.exits import CliError
-from cli.terminal import print_json, print_table
+from cli.terminal import print_json, print_pairs
 
 
 def inspect(
@@ -25,7 +25,7 @@ def inspect(
     if as_json:
         print_json(provenance)
     else:
-        print_table(("", ""), flatten(provenance))
+        print_pairs(flatten(provenance))
 
 
 def flatten(value: object, name: str = "") -> Iterator[tuple[str, object]]:

