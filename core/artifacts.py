@@ -6,8 +6,10 @@ file that another attempt left behind is never seen and upkeep can remove it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -15,6 +17,15 @@ from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store
 
 from core.errors import Gone, StoreUnavailable
+from core.settings import s3_allows_http
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+
+_S3_CLIENT: "ClientConfig" = {"connect_timeout": "5s", "timeout": "120s"}
+_S3_RETRY: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+"""A caller waits for an answer: better a clear error soon than the library's three minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +134,9 @@ class _translated:  # noqa: N801 - used as a statement
         if isinstance(error, NotFoundError | FileNotFoundError):
             raise Gone(f"There is no file {self._key} in the artifact store.") from error
         if isinstance(error, BaseError | OSError):
-            raise StoreUnavailable(f"The artifact store failed at {self._key}: {error}") from error
+            # The library tells its whole inner state; the first line says what happened.
+            reason = str(error).strip().partition("\n")[0]
+            raise StoreUnavailable(f"The artifact store failed at {self._key}: {reason}") from error
 
 
 def _open(url: str) -> ObjectStore:
@@ -132,7 +145,17 @@ def _open(url: str) -> ObjectStore:
         case "file":
             return LocalStore(Path(unquote(parts.path)), automatic_cleanup=True, mkdir=True)
         case "memory":
-            return MemoryStore()
+            return _memory(url)
         case "s3":
-            return S3Store.from_url(url)
+            client: ClientConfig = {**_S3_CLIENT, "allow_http": s3_allows_http()}
+            # One request for each deletion is what every S3-like service understands.
+            return S3Store.from_url(
+                url, config={"disable_bulk_delete": True}, client_options=client, retry_config=_S3_RETRY
+            )
     raise ValueError(f"not an artifact store: {url!r}; use file:///folder, s3://bucket/prefix or memory://")
+
+
+@cache
+def _memory(_url: str) -> MemoryStore:
+    """Return one memory for each URL, so that the parts of one process meet in it."""
+    return MemoryStore()

@@ -31,6 +31,11 @@ def cuda_visible_devices() -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
+def s3_allows_http() -> bool:
+    """Return whether ``AWS_ALLOW_HTTP`` permits a store without TLS, as on a private network."""
+    return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
+
+
 class Settings(BaseSettings):
     """One object per process. A URL that is not given points into ``data_dir``."""
 

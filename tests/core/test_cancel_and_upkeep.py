@@ -164,7 +164,9 @@ def test_the_oldest_lease_is_rescued_first(session: Session) -> None:
 
 def test_a_rescue_can_look_from_a_given_time(session: Session) -> None:
     job = start(session, lease_s=30)
-    assert [found.id for found in store.rescue(session, datetime.now(UTC) + timedelta(seconds=90))] == [job.id]
+    assert [found.id for found in store.rescue(session, datetime.now(UTC) + timedelta(seconds=90))] == [
+        job.id
+    ]
 
 
 def test_two_rescues_at_once_move_each_job_once(committed_database: Database) -> None:
