@@ -22,24 +22,21 @@ _log = get_logger()
 
 
 class Broker:
-    """Looks at Redis through one connection with short timeouts; the answer is None while Redis is away."""
+    """Looks at Redis, within short timeouts; the answer is None while Redis is away."""
 
     def __init__(self, settings: Settings) -> None:
-        self._connection: Any = make_app(settings).connection_for_read()
+        self._app = make_app(settings)
 
     def look(self, models: Iterable[str]) -> tuple[str, dict[str, int]] | None:
         """The server's run id, and the number of messages in each model's queue."""
         try:
-            client = self._connection.default_channel.client
-            run_id = str(client.info("server")["run_id"])
-            return run_id, {model: _length(client, queue_of(model)) for model in models}
+            with self._app.connection_for_read() as connection:
+                client: Any = connection.default_channel.client  # type: ignore[attr-defined]
+                run_id = str(client.info("server")["run_id"])
+                return run_id, {model: _length(client, queue_of(model)) for model in models}
         except (KombuError, RedisError, OSError) as error:
             _log.warning("redis.not_seen", error=str(error))
-            self._connection.collapse()
             return None
-
-    def close(self) -> None:
-        self._connection.release()
 
 
 def _length(client: Any, queue: str) -> int:  # noqa: ANN401 - redis through kombu has no types

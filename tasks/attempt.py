@@ -1,0 +1,227 @@
+"""One attempt at a claimed job, from its plan to its end.
+
+Files are stored under the attempt's own key first; one transaction then makes them visible and the job
+completed. Every end names the attempt, so whoever lost the job in between changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from core import store, workers
+from core.artifacts import NewArtifact, artifact_key
+from core.errors import Unavailable
+from core.lifecycle import JobState
+from core.log import get_logger
+from pipeline.errors import OutOfMemory, PipelineError, Stopped
+from policy.plan import RenderPlan
+from policy.retry import classify
+from tasks import provenance
+from tasks.outbox import send
+from tasks.patience import patiently
+from tasks.predecessor import RUN_TIMEOUT
+from tasks.progress import Progress, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.tables import Job
+    from pipeline.rendering import Picture, Rendering
+    from tasks.child import Child
+
+INTERNAL = "internal_error"
+
+_log = get_logger()
+
+
+def run(me: Child, job: Job) -> None:
+    """Render the job and bring it to its next state. Raises nothing but the stop of the process itself."""
+    _log.info("job.started", model=job.model)
+    try:
+        with _watch(me, job) as progress:
+            _work(me, job, progress)
+    except SQLAlchemyError:
+        # Nothing can be written, not even a failure; the lease ends and upkeep takes the job back.
+        _log.exception("job.end_not_written")
+    finally:
+        _count(me)
+
+
+def _watch(me: Child, job: Job) -> Progress:
+    settings, setup = me.settings, me.setup
+    return Progress(
+        job,
+        me.database,
+        setup.board,
+        lease_s=settings.lease_s,
+        heartbeat_s=settings.heartbeat_s,
+        kill_grace_s=setup.kill_grace_s,
+    )
+
+
+def _work(me: Child, job: Job, progress: Progress) -> None:
+    try:
+        _render_and_complete(me, job, progress)
+    except Stopped as stop:
+        _stop(me, job, progress, stop.step)
+    except PipelineError as error:
+        _fail(me, job, error.code, error.message, error, retryable=error.retryable)
+    except MemoryError as error:
+        _fail(
+            me,
+            job,
+            OutOfMemory.code,
+            "The worker's machine has too little memory for this.",
+            error,
+            retryable=True,
+        )
+    except Unavailable as error:
+        _fail(me, job, "storage_unavailable", "The files could not be stored.", error, retryable=True)
+    except SQLAlchemyError:
+        raise
+    except SystemExit:
+        # The parent ends this process; the work is lost, the job is not.
+        _hand_back(me, job)
+        raise
+    except Exception as error:  # noqa: BLE001 - a job's own fault must not take the worker with it
+        message = f"The worker met an error it did not expect ({type(error).__name__}). Its log tells more."
+        _fail(me, job, INTERNAL, message, error, retryable=True)
+
+
+def _render_and_complete(me: Child, job: Job, progress: Progress) -> None:
+    started = time.monotonic()
+    plan = _plan(me, job)
+    rendering = me.engine.render(plan, on_step=progress.on_step)
+    rendered = time.monotonic()
+    files = [_keep(me, job, plan, rendering, picture) for picture in rendering.pictures]
+    kept = time.monotonic()
+    timings = {
+        **rendering.timings_ms,
+        "queue": _waited_ms(job),
+        "save": _ms(kept - rendered),
+        "total": _ms(kept - started),
+    }
+    if _end(me, job, store.complete, files, timings, rendering.acceleration):
+        _log.info(
+            "job.completed", pictures=len(files), timings_ms=timings, acceleration=rendering.acceleration
+        )
+    else:
+        _log.warning("job.lost", at="completion")
+
+
+def _plan(me: Child, job: Job) -> RenderPlan:
+    """The job's plan; without cache when an earlier attempt failed in a way that it may have caused."""
+    plan = RenderPlan.model_validate(job.plan)
+    if job.attempt > 1 and _wants_safer(me, job):
+        return plan.model_copy(update={"cache": "off"})
+    return plan
+
+
+def _wants_safer(me: Child, job: Job) -> bool:
+    with me.database.reading() as session:
+        codes = [earlier.error_code for earlier in store.get_attempts(session, job.id) if earlier.error_code]
+    return any(classify(code, 1, job.max_attempts, 0).safer for code in codes)
+
+
+def _waited_ms(job: Job) -> float:
+    return _ms((job.started_at - job.created_at).total_seconds()) if job.started_at else 0.0
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def _keep(me: Child, job: Job, plan: RenderPlan, rendering: Rendering, picture: Picture) -> NewArtifact:
+    """Store one picture's file under this attempt's key; nobody sees it before the attempt completes."""
+    from pipeline import encode
+
+    told = provenance.describe(
+        spec=me.setup.spec,
+        policy=me.setup.policy,
+        plan=plan,
+        request=job.request,
+        picture=picture,
+        ran=rendering.acceleration,
+    )
+    content = encode.encode(picture, plan.output_format, told, plan.fps)
+    extension = encode.extension(plan.output_format).removeprefix(".")
+    key = artifact_key(job.id, job.attempt, picture.index, extension)
+    patiently(me.artifacts.put)(key, content)
+    frames = None if picture.frames is None else len(picture.frames)
+    return NewArtifact(
+        index=picture.index,
+        key=key,
+        media_type=encode.media_type(plan.output_format),
+        width=plan.width,
+        height=plan.height,
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        seed=picture.seed,
+        frames=frames,
+        fps=plan.fps if frames else None,
+        duration_s=frames / plan.fps if frames and plan.fps else None,
+    )
+
+
+def _stop(me: Child, job: Job, progress: Progress, step: int) -> None:
+    _log.info("job.stopped", step=step, reason=progress.stop and progress.stop.value)
+    match progress.stop:
+        case Stop.CANCELED:
+            _end(me, job, store.stopped, step)
+        case Stop.RUN_TIMEOUT:
+            limit = f"{job.run_timeout_s:g} s"
+            message = f"The attempt ran longer than its limit of {limit} and was stopped at step {step}."
+            _end(me, job, store.fail, RUN_TIMEOUT, message, retryable=False)
+        case Stop.DRAINING:
+            _hand_back(me, job)
+        case _:
+            # Another worker holds the job: what this one has belongs to nobody.
+            return
+
+
+def _fail(me: Child, job: Job, code: str, message: str, error: Exception, *, retryable: bool) -> None:
+    """Carry out what the retry rule says about this failure."""
+    with me.database.reading() as session:
+        same = store.attempts_with_code(session, job.id, code)
+    verdict = classify(code, job.counted_attempts, job.max_attempts, same)
+    _log.error("job.attempt_failed", code=code, verdict=verdict.kind, exc_info=error)
+    if verdict.kind == "retry":
+        if _end(me, job, store.retry, code, message, verdict.delay_s) and verdict.delay_s <= 0:
+            _send_again(me, job)
+    elif verdict.kind == "hand_back":
+        _hand_back(me, job)
+    else:
+        _end(me, job, store.fail, code, message, retryable=retryable)
+
+
+def _hand_back(me: Child, job: Job) -> None:
+    if _end(me, job, store.hand_back):
+        _log.info("job.handed_back")
+        _send_again(me, job)
+
+
+@patiently
+def _end(me: Child, job: Job, move: Callable[..., bool], *values: object, **named: object) -> bool:
+    """Make the move of this attempt; False when somebody else has moved the job."""
+    with me.database.transaction() as session:
+        return move(session, job.id, job.attempt, me.setup.worker_id, *values, **named)
+
+
+def _send_again(me: Child, job: Job) -> None:
+    """Send the id at once, unless the move ended in another state; upkeep sends it if this fails."""
+    with me.database.reading() as session:
+        again = store.find_job(session, job.id)
+    if again is not None and again.state == JobState.QUEUED:
+        send(me.database, me.settings, again)
+
+
+def _count(me: Child) -> None:
+    try:
+        with me.database.transaction() as session:
+            workers.count_job(session, me.setup.worker_id)
+    except SQLAlchemyError:
+        _log.warning("worker.row_not_written")

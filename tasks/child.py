@@ -1,0 +1,209 @@
+"""The worker's child: the only process that loads the model, and what it does before it takes jobs.
+
+``prepare`` runs once in each new child: settle what a killed predecessor left, load, mount, compile, warm up,
+open the gate. Each step stands on the worker's row while it runs. When it fails, the reason is printed as one
+line and kept on the row, and the board tells the parent to end the whole worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn, Unpack
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from core import workers
+from core.artifacts import ArtifactStore
+from core.db import Database
+from core.log import get_logger
+from core.workers import WorkerChanges, WorkerState
+from pipeline.errors import PipelineError
+from tasks import predecessor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from core.settings import Settings
+    from pipeline.engine import Engine
+    from pipeline.rendering import PreparationStep
+    from policy.model_spec import ModelSpec
+    from policy.resolve import Policy
+    from tasks.board import Board
+
+LOAD_FAILED = 70
+#: A job that must stop does so at its next step; no step of any model takes longer.
+KILL_GRACE_S = 120.0
+#: Time for the parent to begin its end, so that it forks no successor of a child that could not load.
+FAREWELL_S = 1.0
+
+_STATES = {
+    "import": WorkerState.LOADING,
+    "load": WorkerState.LOADING,
+    "mount": WorkerState.MOUNTING,
+    "compile": WorkerState.COMPILING,
+    "warmup": WorkerState.WARMING,
+}
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker is, decided in the parent and handed to the child by the fork.
+
+    Attributes:
+        worker_id: Id of this boot; it owns the jobs that the child claims.
+        kill_grace_s: The parent kills a child whose job did not stop within this time after it had to.
+    """
+
+    settings: Settings
+    spec: ModelSpec
+    policy: Policy
+    worker_id: str
+    name: str
+    board: Board
+    kill_grace_s: float = KILL_GRACE_S
+
+
+@dataclass(slots=True)
+class Child:
+    """What the child holds while it lives."""
+
+    setup: Setup
+    engine: Engine
+    database: Database
+    artifacts: ArtifactStore
+    settings: Settings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.settings = self.setup.settings
+
+
+_child: Child | None = None
+
+
+def current() -> Child:
+    """The child that this process is; it exists once the gate is open."""
+    if _child is None:
+        raise RuntimeError("this process is no warm worker child")
+    return _child
+
+
+def prepare(setup: Setup) -> None:
+    """Make this forked process ready for jobs, or end it with exit code 70."""
+    global _child  # noqa: PLW0603 - Celery calls the task without a place for it
+    # A stop of the whole process group is the parent's to carry out: it lets the job finish or hands it back.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    board = setup.board
+    board.begin_child()
+    if board.draining or board.cells.failed:
+        os._exit(0)
+    database = Database(setup.settings.database_url)
+    record = Record(database, setup.worker_id)
+    try:
+        record.begin()
+        _settle(database, setup)
+        engine = _make_engine(setup, record)
+        engine.prepare()
+        _child = Child(setup, engine, database, ArtifactStore(setup.settings.artifacts_url))
+        record.ready()
+    except Exception as error:  # noqa: BLE001 - whatever it is, no job may reach this child
+        _give_up(setup, record, error)
+    board.cells.warm_pid = os.getpid()
+    _log.info("worker.ready", model=setup.spec.id, worker=setup.worker_id)
+
+
+def _settle(database: Database, setup: Setup) -> None:
+    try:
+        predecessor.settle(database, setup.settings, setup.worker_id)
+    except SQLAlchemyError as error:
+        _log.warning("worker.predecessor_not_settled", error=describe(error))  # its lease ends by itself
+
+
+def _make_engine(setup: Setup, record: Record) -> Engine:
+    """Import the GPU stack, which takes as long as a small model's load, and build the engine."""
+    record.note("import", "started")
+    started = time.monotonic()
+    from pipeline.engine import Engine
+
+    record.note("import", "done", round(time.monotonic() - started, 3))
+    return Engine(setup.spec, setup.policy, source=_local_source(setup), report=record.step)
+
+
+def _local_source(setup: Setup) -> str | None:
+    """The model's folder below the operator's ``models_dir``, if it is there."""
+    folder = setup.settings.models_dir and setup.settings.models_dir / setup.spec.id
+    return str(folder) if folder and folder.is_dir() else None
+
+
+def _give_up(setup: Setup, record: Record, error: Exception) -> NoReturn:
+    message = describe(error)
+    # What the pipeline reports on purpose needs no traceback; anything else does.
+    _log.log(
+        logging.DEBUG if isinstance(error, PipelineError) else logging.ERROR,
+        "worker.preparation_failed",
+        exc_info=error,
+    )
+    sys.stderr.write(f"renderq worker: {setup.spec.id} could not be made ready: {message}\n")
+    sys.stderr.flush()
+    record.failed(message)
+    setup.board.cells.failed = 1
+    time.sleep(FAREWELL_S)
+    os._exit(LOAD_FAILED)
+
+
+def describe(error: BaseException) -> str:
+    """One line about an error for a person who does not see the traceback."""
+    if isinstance(error, PipelineError):
+        return error.message
+    first_line = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+
+
+class Record:
+    """Keeps the worker's row current; a database that does not answer never stops a load."""
+
+    def __init__(self, database: Database, worker_id: str) -> None:
+        self._database = database
+        self._worker_id = worker_id
+
+    def begin(self) -> None:
+        self._write(
+            child_pid=os.getpid(), state=WorkerState.LOADING, preparation=[], error=None, current_job_id=None
+        )
+
+    def step(self, step: PreparationStep) -> None:
+        """Note what the engine reports."""
+        self.note(step.name, step.state, step.seconds, step.detail)
+
+    def note(
+        self, name: str, state: str, seconds: float | None = None, detail: Mapping[str, object] | None = None
+    ) -> None:
+        """Note the start or the end of one step of the preparation."""
+        noted = {"name": name, "state": state, "seconds": seconds, "detail": dict(detail or {})}
+        _log.info("worker.preparation", **noted)
+        try:
+            with self._database.transaction() as session:
+                workers.note_step(session, self._worker_id, noted)
+                if state == "started":
+                    workers.update_worker(session, self._worker_id, state=_STATES[name])
+        except SQLAlchemyError as error:
+            _log.warning("worker.row_not_written", error=describe(error))
+
+    def ready(self) -> None:
+        self._write(state=WorkerState.READY)
+
+    def failed(self, message: str) -> None:
+        self._write(state=WorkerState.FAILED, error=message)
+
+    def _write(self, **changes: Unpack[WorkerChanges]) -> None:
+        try:
+            with self._database.transaction() as session:
+                workers.update_worker(session, self._worker_id, **changes)
+        except SQLAlchemyError as error:
+            _log.warning("worker.row_not_written", error=describe(error))

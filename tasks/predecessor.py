@@ -1,0 +1,77 @@
+"""Takes back what a killed child left: a new child of the same worker does this before it loads.
+
+A worker has one child at a time and its id is new at each boot, so a job that this worker owns while its new
+child has not begun belongs to a dead one. It need not wait for its lease to run out.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from core import store
+from core.lifecycle import JobState
+from core.log import get_logger
+from core.tables import Job
+from tasks.outbox import send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy.orm import Session
+
+    from core.db import Database
+    from core.settings import Settings
+
+RUN_TIMEOUT = "run_timeout"
+
+_log = get_logger()
+
+
+def settle(database: Database, settings: Settings, worker_id: str) -> None:
+    """End or queue again every job that the worker still owns; a lost attempt counts."""
+    for job in _after(database, worker_id, _lose):
+        _log.warning("job.lost_with_child", job_id=job.id, attempt=job.attempt, state=job.state)
+        if job.state == JobState.QUEUED:
+            send(database, settings, job)
+
+
+def hand_back(database: Database, settings: Settings, worker_id: str) -> None:
+    """Queue again, uncounted, every job that the worker still owns; for one whose child is gone for good."""
+    for job in _after(database, worker_id, _return):
+        _log.info("job.handed_back", job_id=job.id, attempt=job.attempt)
+        if job.state == JobState.QUEUED:
+            send(database, settings, job)
+
+
+def _after(database: Database, worker_id: str, move: Callable[[Session, Job], object]) -> Sequence[Job]:
+    with database.transaction() as session:
+        held = session.scalars(select(Job).where(Job.owner == worker_id)).all()
+        for job in held:
+            move(session, job)
+        ids = [job.id for job in held]
+        moved = select(Job).where(Job.id.in_(ids)).execution_options(populate_existing=True)
+        return session.scalars(moved).all()
+
+
+def _lose(session: Session, job: Job) -> None:
+    if job.cancel_requested_at is None and _ran_too_long(session, job):
+        message = f"The attempt ran longer than its limit of {job.run_timeout_s:g} s and had to be killed."
+        store.fail(session, job.id, job.attempt, str(job.owner), RUN_TIMEOUT, message, retryable=False)
+        return
+    # A lease that ends now is one that rescue takes back: one rule for jobs that lost their worker.
+    store.heartbeat(session, job.id, job.attempt, str(job.owner), lease_s=0.0)
+    store.rescue(session)
+
+
+def _ran_too_long(session: Session, job: Job) -> bool:
+    if job.run_timeout_s is None:
+        return False
+    started_at = store.get_attempts(session, job.id)[-1].started_at
+    return datetime.now(UTC) - started_at > timedelta(seconds=job.run_timeout_s)
+
+
+def _return(session: Session, job: Job) -> None:
+    store.hand_back(session, job.id, job.attempt, str(job.owner))

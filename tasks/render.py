@@ -1,0 +1,53 @@
+"""The render task: a job id comes, the job is claimed, rendered, kept and finished.
+
+The message is a hint, the claim decides: an id that is unknown, taken or finished ends here at once, so a
+message that comes twice does no harm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from structlog.contextvars import bound_contextvars
+
+from core import store, workers
+from core.log import get_logger
+from tasks import attempt, child
+from tasks.outbox import send
+from tasks.patience import patiently
+
+if TYPE_CHECKING:
+    from core.tables import Job
+
+_log = get_logger()
+
+
+def render(job_id: str) -> None:
+    """Run one attempt of the job in this child, if it is there to be taken."""
+    me = child.current()
+    if me.setup.board.draining:
+        _return(me, job_id)
+        return
+    job = _claim(me, job_id)
+    if job is None:
+        _log.info("job.not_claimed", job_id=job_id)
+        return
+    with bound_contextvars(job_id=job.id, attempt=job.attempt, worker=me.setup.worker_id):
+        attempt.run(me, job)
+
+
+@patiently
+def _claim(me: child.Child, job_id: str) -> Job | None:
+    with me.database.transaction() as session:
+        job = store.claim(session, job_id, me.setup.worker_id, me.settings.lease_s)
+        if job is not None:
+            workers.update_worker(session, me.setup.worker_id, current_job_id=job.id)
+        return job
+
+
+def _return(me: child.Child, job_id: str) -> None:
+    """Put back a message that was read just before the worker began to stop."""
+    with me.database.reading() as session:
+        job = store.find_job(session, job_id)
+    if job is not None:
+        send(me.database, me.settings, job)

@@ -1,0 +1,210 @@
+"""Upkeep: what keeps the promise that an accepted job is never lost, whatever was killed.
+
+One plain loop; two of them at a time do no harm, since every move is guarded and a message that comes twice
+is dropped. Each duty is a function of its own, and one that fails does not keep the others from their turn.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from core import store, workers
+from core.artifacts import ArtifactStore
+from core.db import Database
+from core.errors import AppError
+from core.lifecycle import JobState
+from core.log import get_logger
+from core.tables import Job
+from tasks.broker import Broker
+from tasks.outbox import send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from threading import Event
+
+    from sqlalchemy.orm import Session
+
+    from core.settings import Settings
+
+#: The process that queued a job sends it within this time.
+UNSENT_S = 2.0
+#: Most ids sent for one model in one look; the rest follows in the next.
+SEND_LIMIT = 500
+#: Beats that a worker may miss before it counts as gone.
+MISSED_BEATS = 6
+#: Seconds between two sweeps of the artifact store, which lists every file.
+SWEEP_EVERY_S = 3600.0
+SWEEP_BATCH = 500
+
+_log = get_logger()
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """The connections, and what the last look at Redis showed.
+
+    Attributes:
+        short: Messages missing per model at the last look.
+        run_id: Of the Redis server that was last seen.
+    """
+
+    settings: Settings
+    database: Database
+    artifacts: ArtifactStore
+    broker: Broker
+    short: dict[str, int] = field(default_factory=dict)
+    run_id: str | None = None
+    swept_at: float | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Upkeep:
+        artifacts = ArtifactStore(settings.artifacts_url)
+        return cls(settings, Database(settings.database_url), artifacts, Broker(settings))
+
+
+def run_upkeep(settings: Settings, stop: Event) -> None:
+    """Do every duty each ``upkeep_interval_s`` until ``stop`` is set."""
+    upkeep = Upkeep.of(settings)
+    try:
+        while not stop.is_set():
+            look_after(upkeep)
+            stop.wait(settings.upkeep_interval_s)
+    finally:
+        upkeep.database.dispose()
+
+
+def look_after(upkeep: Upkeep) -> None:
+    """Do every duty once."""
+    duties: tuple[Callable[[Upkeep], object], ...] = (
+        expire_overdue,
+        rescue_lost,
+        resend_unpublished,
+        resend_missing,
+        mark_gone_workers,
+        sweep_when_due,
+    )
+    for duty in duties:
+        try:
+            duty(upkeep)
+        except (SQLAlchemyError, AppError, OSError) as error:
+            _log.warning("upkeep.failed", duty=duty.__name__, error=f"{type(error).__name__}: {error}")
+
+
+def rescue_lost(upkeep: Upkeep) -> int:
+    """Take back the jobs whose worker let the lease run out, and send those that may be tried again."""
+    with upkeep.database.transaction() as session:
+        moved = store.rescue(session)
+    for job in moved:
+        _log.warning("job.rescued", job_id=job.id, attempt=job.attempt, worker=job.worker_id)
+    _send_queued(upkeep, (job.id for job in moved))
+    return len(moved)
+
+
+def resend_unpublished(upkeep: Upkeep) -> int:
+    """Send the queued jobs whose id never went out, or whose time to be tried again has come."""
+    with upkeep.database.reading() as session:
+        unsent = store.unpublished(session, UNSENT_S, SEND_LIMIT)
+    return _send_all(upkeep, unsent)
+
+
+def resend_missing(upkeep: Upkeep) -> int:
+    """Send as many queued jobs again as their queue holds too few messages.
+
+    A message may be on its way between Redis and a claim, so a shortage counts when two looks agree; at once
+    when Redis is another server process than before, whose memory may be empty.
+    """
+    with upkeep.database.reading() as session:
+        queued = {model: store.count_queued(session, model) for model in _queued_models(session)}
+    seen = upkeep.broker.look(queued)
+    if seen is None:
+        return 0
+    run_id, messages = seen
+    restarted = upkeep.run_id not in (None, run_id)
+    short = {model: count - messages[model] for model, count in queued.items() if count > messages[model]}
+    agreed = (
+        short if restarted else {m: min(n, upkeep.short[m]) for m, n in short.items() if m in upkeep.short}
+    )
+    upkeep.run_id = run_id
+    upkeep.short = {model: n for model, n in short.items() if model not in agreed}
+    return sum(_send_next(upkeep, model, missing) for model, missing in agreed.items())
+
+
+def expire_overdue(upkeep: Upkeep) -> int:
+    """End the queued jobs that no worker took in time."""
+    with upkeep.database.transaction() as session:
+        expired = store.expire(session)
+    if expired:
+        _log.info("job.expired", count=expired)
+    return expired
+
+
+def mark_gone_workers(upkeep: Upkeep) -> int:
+    """Mark the workers that were killed, which could not say so themselves."""
+    with upkeep.database.transaction() as session:
+        gone = workers.mark_gone(session, upkeep.settings.heartbeat_s * MISSED_BEATS)
+    for worker_id in gone:
+        _log.warning("worker.gone", worker=worker_id)
+    return len(gone)
+
+
+def sweep_when_due(upkeep: Upkeep) -> int:
+    """Sweep at the start and then once an hour."""
+    now = time.monotonic()
+    if upkeep.swept_at is not None and now < upkeep.swept_at + SWEEP_EVERY_S:
+        return 0
+    upkeep.swept_at = now
+    return sweep_orphans(upkeep)
+
+
+def sweep_orphans(upkeep: Upkeep) -> int:
+    """Delete the files of attempts that did not complete and are over.
+
+    The files are listed before the rows are read, so an attempt that completes in between has its row by
+    then.
+    """
+    removed = 0
+    files = upkeep.artifacts.list()
+    while keys := [file.key for file in islice(files, SWEEP_BATCH)]:
+        with upkeep.database.reading() as session:
+            orphans = store.orphaned_keys(session, keys)
+        for key in orphans:
+            upkeep.artifacts.delete(key)
+        removed += len(orphans)
+    if removed:
+        _log.info("artifacts.orphans_removed", count=removed)
+    return removed
+
+
+def _queued_models(session: Session) -> Iterable[str]:
+    return session.scalars(select(Job.model).where(Job.state == JobState.QUEUED).distinct()).all()
+
+
+def _send_next(upkeep: Upkeep, model: str, count: int) -> int:
+    """Send the jobs of one model that are to run next, which are the ones that miss a message soonest."""
+    with upkeep.database.reading() as session:
+        ids = store.queued_ids(session, model, min(count, SEND_LIMIT))
+    _log.info("redis.messages_missing", model=model, missing=count)
+    return _send_queued(upkeep, ids)
+
+
+def _send_queued(upkeep: Upkeep, ids: Iterable[str]) -> int:
+    with upkeep.database.reading() as session:
+        wanted = select(Job).where(Job.id.in_(list(ids)), Job.state == JobState.QUEUED)
+        jobs = session.scalars(wanted.order_by(Job.priority, Job.created_at, Job.id)).all()
+    return _send_all(upkeep, jobs)
+
+
+def _send_all(upkeep: Upkeep, jobs: Iterable[Job]) -> int:
+    """Send until one is not taken: Redis is away then, and the next look comes soon."""
+    sent = 0
+    for job in jobs:
+        if not send(upkeep.database, upkeep.settings, job):
+            break
+        sent += 1
+    return sent

@@ -1,0 +1,142 @@
+"""The parent's watch: a thread that keeps the worker's row alive, drains on a stop, and kills a hung child.
+
+Celery's event loop forks children while this thread may be talking to the database or writing a log line, and
+a child would inherit locks that nobody ever frees. So each look holds ``FORK``, which the fork itself takes
+first, and no connection is open when the look ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from core import workers
+from core.db import Database
+from core.log import get_logger
+from core.workers import WorkerState
+from tasks.board import lives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tasks.child import Setup
+
+LOOK_S = 0.2
+#: A child whose job was to end now has this long to hand it back before it is killed.
+QUIT_GRACE_S = 10.0
+#: A heartbeat thread that is silent longer than the lease and this has lost its job, and is stuck.
+FROZEN_GRACE_S = 10.0
+
+FORK = threading.Lock()
+
+_log = get_logger()
+
+
+def hold_forks() -> None:
+    """Make every later fork of this process wait for ``FORK``."""
+    os.register_at_fork(before=FORK.acquire, after_in_parent=FORK.release, after_in_child=FORK.release)
+
+
+class Watch(threading.Thread):
+    """Looks at the board until finished; calls ``stop`` with the exit code when the worker has to end."""
+
+    def __init__(self, setup: Setup, stop: Callable[[int], None], failed_code: int) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._setup = setup
+        self._board = setup.board
+        self._database = Database(setup.settings.database_url)
+        self._stop_worker = stop
+        self._failed_code = failed_code
+        self._end = threading.Event()
+        self._told: WorkerState | None = None
+        self._beat_at = 0.0
+        self._quit_at = 0.0
+
+    def run(self) -> None:
+        while not self._end.wait(LOOK_S):
+            with FORK:
+                self._look()
+
+    def finish(self) -> None:
+        """Stop looking; returns when the thread has ended."""
+        self._end.set()
+        self.join()
+
+    def _look(self) -> None:
+        if self._board.cells.failed:
+            self._stop_worker(self._failed_code)
+            return
+        if self._board.draining:
+            self._drain()
+        self._kill_hung()
+        self._beat()
+
+    def _drain(self) -> None:
+        """Stop the worker once its child holds no job, and see to it that this comes in time."""
+        if not self._board.warm:
+            self._kill("it is not ready and the worker stops")
+            self._stop_worker(0)
+        elif not self._board.busy:
+            self._stop_worker(0)
+        elif time.monotonic() > self._board.cells.drain_until:
+            self._end_job()
+
+    def _end_job(self) -> None:
+        """Interrupt the job, which then hands itself back; kill a child that does not get to it."""
+        now = time.monotonic()
+        if not self._quit_at:
+            self._quit_at = now
+            os.kill(self._board.cells.child_pid, signal.SIGQUIT)
+        elif now > self._quit_at + QUIT_GRACE_S:
+            self._kill("its job does not end and the worker stops")
+            self._stop_worker(0)
+
+    def _kill_hung(self) -> None:
+        cells, now = self._board.cells, time.monotonic()
+        frozen_s = self._setup.settings.lease_s + FROZEN_GRACE_S
+        if cells.kill_at and now > cells.kill_at:
+            self._kill("its job did not stop when it had to")
+        elif self._board.busy and cells.beat_at and now > cells.beat_at + frozen_s:
+            self._kill("its heartbeat stands still")
+
+    def _kill(self, reason: str) -> None:
+        pid = self._board.cells.child_pid
+        self._board.end_job()
+        if pid and lives(pid):
+            _log.warning("worker.child_killed", child_pid=pid, reason=reason)
+            os.kill(pid, signal.SIGKILL)
+
+    def _beat(self) -> None:
+        state, now = self._state(), time.monotonic()
+        if state == self._told and now < self._beat_at + self._setup.settings.heartbeat_s:
+            return
+        try:
+            self._write(state)
+        except SQLAlchemyError as error:
+            _log.warning("worker.heartbeat_failed", error=type(error).__name__)
+        else:
+            self._told = state
+        finally:
+            self._beat_at = now
+            self._database.dispose()
+
+    def _state(self) -> WorkerState | None:
+        """What the parent knows better than the row; None while a child tells of its own preparation."""
+        if self._board.draining:
+            return WorkerState.DRAINING
+        if self._board.warm:
+            return WorkerState.READY
+        pid = self._board.cells.child_pid
+        return WorkerState.LOADING if pid and not lives(pid) else None
+
+    def _write(self, state: WorkerState | None) -> None:
+        with self._database.transaction() as session:
+            if state is None:
+                workers.update_worker(session, self._setup.worker_id)
+            else:
+                workers.update_worker(session, self._setup.worker_id, state=state)

@@ -1,0 +1,169 @@
+"""One worker: a light Celery parent and the child that holds the model.
+
+``run_worker`` runs Celery inside this process, so ``ps`` goes on showing the command that was typed. The
+parent answers control messages and never imports torch; it decides everything about the worker before the
+fork and hands it to the child. SIGTERM, SIGINT, SIGQUIT and SIGHUP all begin the same stop: no more jobs, a
+short rest of the running one is finished, a long rest is handed back; a second signal hands it back at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from core import workers
+from core.db import Database
+from core.hardware import detect
+from core.ids import new_id
+from core.log import get_logger
+from core.workers import WorkerState
+from tasks import child, predecessor
+from tasks.app import DRAIN_S, RENDER, make_app, queue_of
+from tasks.board import Board
+from tasks.gate import make_gate
+from tasks.patience import patiently
+from tasks.render import render
+from tasks.watch import Watch, hold_forks
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from core.settings import Settings
+    from policy.model_spec import ModelSpec
+    from policy.resolve import Policy
+
+#: Celery's loggers that tell of every message what our own lines say with the job's id.
+WORDY = ("celery.worker.strategy", "celery.app.trace")
+STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP")
+
+_log = get_logger()
+
+
+def run_worker(
+    settings: Settings,
+    spec: ModelSpec,
+    policy: Policy,
+    name: str | None = None,
+    *,
+    drain_s: float = DRAIN_S,
+    kill_grace_s: float = child.KILL_GRACE_S,
+) -> int:
+    """Run one worker for ``spec`` until it is told to stop; call it once, in the main thread.
+
+    Args:
+        settings: Where database, Redis and artifacts are.
+        spec: The model; the worker reads this model's queue only.
+        policy: The resolved options.
+        name: What people call the worker; unique on its machine.
+        drain_s: How long the running job may go on after a stop signal.
+        kill_grace_s: How long a job that was cancelled or ran too long may take to stop before its child
+            is killed.
+
+    Returns:
+        0 after a stop, 70 when the model could not be made ready.
+    """
+    # Read by billiard when Celery's worker is imported: children then ignore a SIGTERM to the whole group.
+    os.environ["REMAP_SIGTERM"] = "SIGQUIT"
+    setup = child.Setup(settings, spec, policy, new_id(), _full_name(name, spec), Board(), kill_grace_s)
+    _register(setup)
+    hold_forks()
+    watch = Watch(setup, _stop_celery, child.LOAD_FAILED)
+    watch.start()
+    code = _run_celery(setup, drain_s)
+    watch.finish()
+    _leave(setup)
+    return child.LOAD_FAILED if setup.board.cells.failed else code
+
+
+def _full_name(name: str | None, spec: ModelSpec) -> str:
+    short = name or f"{spec.id}-{os.getpid()}"
+    return short if "@" in short else f"{short}@{socket.gethostname()}"
+
+
+@patiently
+def _register(setup: child.Setup) -> None:
+    database = Database(setup.settings.database_url)
+    with database.transaction() as session:
+        workers.register_worker(
+            session,
+            worker_id=setup.worker_id,
+            name=setup.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            model=setup.spec.id,
+            queue=queue_of(setup.spec.id),
+            policy=setup.policy.as_json(),
+            device=asdict(detect()),
+        )
+    database.dispose()
+
+
+def _run_celery(setup: child.Setup, drain_s: float) -> int:
+    program = _make_program(_make_app(setup), setup, drain_s)
+    program.start()
+    return int(program.exitcode or 0)
+
+
+def _make_app(setup: child.Setup) -> Celery:
+    from celery import signals
+
+    app = make_app(setup.settings, worker=True)
+    app.task(name=RENDER, ignore_result=True)(render)
+    app.steps["consumer"].add(make_gate(setup.board))
+    for name in WORDY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Logging is set up by the command; with a receiver here Celery leaves it alone.
+    signals.setup_logging.connect(_keep_logging, weak=False)
+    signals.worker_process_init.connect(lambda **_: child.prepare(setup), weak=False)
+    return app
+
+
+def _keep_logging(**_: object) -> None:
+    """Leave logging as it is."""
+
+
+def _make_program(app: Celery, setup: child.Setup, drain_s: float) -> Any:  # noqa: ANN401
+    from celery import platforms
+    from celery.apps.worker import Worker
+
+    class Program(Worker):
+        def install_platform_tweaks(self, worker: object) -> None:
+            del worker
+            for name in STOP_SIGNALS:
+                platforms.signals[name] = lambda *_: setup.board.drain(drain_s)
+
+        def set_process_status(self, info: str) -> None:
+            """Keep the command line that was typed."""
+
+    return Program(
+        app=app, hostname=setup.name, queues=[queue_of(setup.spec.id)], loglevel="INFO", quiet=True
+    )
+
+
+def _stop_celery(code: int) -> None:
+    """Have Celery's loop end the worker with this exit code at its next turn."""
+    from celery.worker import state
+
+    if state.should_stop is None:
+        state.should_stop = code  # type: ignore[assignment]  # Celery sets it the same way
+
+
+def _leave(setup: child.Setup) -> None:
+    """Queue again what the dead child may have left, and let the row say that the worker is gone."""
+    database = Database(setup.settings.database_url)
+    try:
+        predecessor.hand_back(database, setup.settings, setup.worker_id)
+        if not setup.board.cells.failed:
+            with database.transaction() as session:
+                workers.update_worker(
+                    session, setup.worker_id, state=WorkerState.GONE, child_pid=None, current_job_id=None
+                )
+    except SQLAlchemyError as error:
+        _log.warning("worker.row_not_written", error=type(error).__name__)
+    finally:
+        database.dispose()

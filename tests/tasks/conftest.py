@@ -1,0 +1,5 @@
+"""The stage of the worker's tests."""
+
+from tests.fixtures.workers import shared_stage, stage
+
+__all__ = ["shared_stage", "stage"]

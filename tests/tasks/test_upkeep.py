@@ -1,0 +1,200 @@
+import threading
+
+import pytest
+
+from core import store, workers
+from core.ids import new_id
+from core.lifecycle import JobState
+from tasks import upkeep
+from tasks.app import queue_of
+from tasks.upkeep import Upkeep
+from tests.fixtures.redis import Valkey
+from tests.fixtures.waiting import wait_until
+from tests.fixtures.workers import Stage
+
+
+@pytest.fixture
+def duties(stage: Stage) -> Upkeep:
+    return Upkeep.of(stage.settings)
+
+
+def waiting(stage: Stage) -> int:
+    """Messages in the model's queue."""
+    seen = upkeep.Broker(stage.settings).look(["tiny"])
+    assert seen is not None
+    return seen[1]["tiny"]
+
+
+def claim(stage: Stage, job_id: str, lease_s: float = 0.0) -> str:
+    worker_id = new_id()
+    with stage.database.transaction() as session:
+        assert store.claim(session, job_id, worker_id, lease_s) is not None
+    return worker_id
+
+
+def age(stage: Stage, job_id: str, seconds: float) -> None:
+    """Move the time at which a job was queued into the past."""
+    from sqlalchemy import update
+
+    from core.clock import now
+    from core.tables import Job
+
+    with stage.database.transaction() as session:
+        session.execute(update(Job).where(Job.id == job_id).values(queued_at=now(-seconds)))
+
+
+def test_a_job_whose_lease_ran_out_is_queued_and_sent_again(stage: Stage, duties: Upkeep) -> None:
+    job_id = stage.submit(send=False)
+    claim(stage, job_id)
+    assert upkeep.rescue_lost(duties) == 1
+    assert stage.job(job_id).state == JobState.QUEUED
+    assert waiting(stage) == 1
+    assert stage.job(job_id).published_at is not None
+
+
+def test_a_job_whose_lease_holds_is_left_alone(stage: Stage, duties: Upkeep) -> None:
+    job_id = stage.submit(send=False)
+    claim(stage, job_id, lease_s=60)
+    assert upkeep.rescue_lost(duties) == 0
+    assert stage.job(job_id).state == JobState.IN_PROGRESS
+
+
+def test_a_job_that_lost_every_attempt_is_parked_and_not_sent(stage: Stage, duties: Upkeep) -> None:
+    job_id = stage.submit(send=False, max_attempts=1)
+    claim(stage, job_id)
+    upkeep.rescue_lost(duties)
+    job = stage.job(job_id)
+    assert (job.state, job.error_code) == (JobState.FAILED, "worker_lost")
+    assert waiting(stage) == 0
+
+
+def test_a_job_that_was_never_sent_is_sent_once(stage: Stage, duties: Upkeep) -> None:
+    job_id = stage.submit(send=False)
+    assert upkeep.resend_unpublished(duties) == 0, "its submitter is still at it"
+    age(stage, job_id, upkeep.UNSENT_S + 1)
+    assert upkeep.resend_unpublished(duties) == 1
+    assert upkeep.resend_unpublished(duties) == 0
+    assert waiting(stage) == 1
+
+
+def test_a_message_that_redis_lost_is_sent_again_after_two_looks(
+    stage: Stage, duties: Upkeep, session_valkey: Valkey
+) -> None:
+    stage.submit()
+    assert upkeep.resend_missing(duties) == 0
+    with session_valkey.client() as client:
+        client.flushall()
+    assert upkeep.resend_missing(duties) == 0, "it may be on its way to a worker"
+    assert upkeep.resend_missing(duties) == 1
+    assert upkeep.resend_missing(duties) == 0
+    assert waiting(stage) == 1
+
+
+def test_a_queue_that_holds_its_messages_gets_no_second_ones(stage: Stage, duties: Upkeep) -> None:
+    for _ in range(3):
+        stage.submit()
+    for _ in range(3):
+        assert upkeep.resend_missing(duties) == 0
+    assert waiting(stage) == 3
+
+
+def test_a_new_redis_server_gets_the_missing_messages_at_the_first_look(tmp_path, own_valkey: Valkey) -> None:
+    with Stage(tmp_path, own_valkey.url) as stage:
+        duties = Upkeep.of(stage.settings)
+        for _ in range(2):
+            stage.submit()
+        assert upkeep.resend_missing(duties) == 0
+        own_valkey.kill()
+        for file in own_valkey.folder.glob("appendonlydir/*"):
+            file.unlink()
+        own_valkey.start()
+        assert upkeep.resend_missing(duties) == 2
+        assert waiting(stage) == 2
+
+
+def test_a_job_that_no_worker_took_in_time_expires(stage: Stage, duties: Upkeep) -> None:
+    job_id = stage.submit(send=False, queue_timeout_s=1)
+    assert upkeep.expire_overdue(duties) == 0
+    wait_until(lambda: upkeep.expire_overdue(duties) == 1, what="expiry")
+    assert stage.job(job_id).state == JobState.EXPIRED
+
+
+def register(stage: Stage) -> str:
+    worker_id = new_id()
+    with stage.database.transaction() as session:
+        workers.register_worker(
+            session,
+            worker_id=worker_id,
+            name="tiny@test",
+            host="test",
+            pid=1,
+            model="tiny",
+            queue=queue_of("tiny"),
+            policy={},
+            device={},
+        )
+    return worker_id
+
+
+def test_a_worker_that_is_silent_is_marked_gone(stage: Stage, duties: Upkeep) -> None:
+    from sqlalchemy import update
+
+    from core.clock import now
+    from core.tables import Worker
+
+    silent, alive = register(stage), register(stage)
+    with stage.database.transaction() as session:
+        session.execute(update(Worker).where(Worker.id == silent).values(heartbeat_at=now(-60)))
+    assert upkeep.mark_gone_workers(duties) == 1
+    with stage.database.reading() as session:
+        assert workers.get_worker(session, silent).state == "gone"
+        assert workers.get_worker(session, alive).state == "loading"
+
+
+def test_only_the_files_of_attempts_that_are_over_and_did_not_complete_are_swept(
+    stage: Stage, duties: Upkeep
+) -> None:
+    running, done, lost = stage.submit(send=False), stage.submit(send=False), stage.submit(send=False)
+    claim(stage, running, lease_s=60)
+    worker_id = claim(stage, done, lease_s=60)
+    claim(stage, lost)
+    upkeep.rescue_lost(duties)
+    keys = {
+        name: f"jobs/{job_id}/1/0.png"
+        for name, job_id in (("running", running), ("done", done), ("lost", lost))
+    }
+    for key in keys.values():
+        stage.artifacts.put(key, b"picture")
+    made = store.NewArtifact(0, keys["done"], "image/png", 64, 64, 7, "0" * 64, 7)
+    with stage.database.transaction() as session:
+        assert store.complete(session, done, 1, worker_id, [made])
+    assert upkeep.sweep_orphans(duties) == 1
+    assert {file.key for file in stage.artifacts.list()} == {keys["running"], keys["done"]}
+
+
+def test_a_duty_that_fails_does_not_keep_the_others_from_their_turn(tmp_path, own_valkey: Valkey) -> None:
+    with Stage(tmp_path, own_valkey.url) as stage:
+        job_id = stage.submit(send=False)
+        claim(stage, job_id)
+        own_valkey.kill()
+        upkeep.look_after(Upkeep.of(stage.settings))
+        assert stage.job(job_id).state == JobState.QUEUED
+
+
+def test_the_loop_survives_a_database_that_is_away(stage: Stage) -> None:
+    broken = stage.settings.model_copy(update={"database_url": f"sqlite:///{stage.folder}/none/none.db"})
+    stop = threading.Event()
+    loop = threading.Thread(target=upkeep.run_upkeep, args=(broken, stop))
+    loop.start()
+    loop.join(timeout=1.0)
+    assert loop.is_alive()
+    stop.set()
+    loop.join()
+
+
+def test_the_loop_does_its_duties_until_it_is_stopped(stage: Stage) -> None:
+    job_id = stage.submit(send=False)
+    claim(stage, job_id)
+    stage.start_upkeep()
+    stage.wait_job(job_id, JobState.QUEUED)
+    wait_until(lambda: waiting(stage) == 1, what="the message")
