@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from anyio import CapacityLimiter
 from fastapi import Depends, FastAPI
 
 from api.deps import Services, refuse_unknown_parameters
@@ -12,7 +11,7 @@ from api.middleware import Guard, RequestLog
 from api.openapi_document import build_openapi
 from api.problems import add_handlers
 from api.routes import content, health, home, jobs, models, workers
-from api.waiting import MOST_WAITING
+from api.waiting import WaitingRoom
 from core.artifacts import ArtifactStore
 from core.db import Database
 from core.settings import Settings, get_settings
@@ -39,7 +38,7 @@ def create_app(settings: Settings | None = None, *, any_host: bool = False) -> F
     )
     app.state.services = make_services(settings or get_settings())
     app.state.is_stopping = lambda: False
-    app.state.waiting_places = CapacityLimiter(MOST_WAITING)
+    app.state.waiting_room = WaitingRoom()
     for routes in (jobs, content, models, workers, health, home):
         app.include_router(routes.router)
     add_handlers(app)

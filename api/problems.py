@@ -9,17 +9,16 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from api.errors import PROBLEMS, Refused
 from core.errors import AppError, IdempotencyMismatch
 from policy.errors import FieldError, InvalidRequest
 
 MEDIA_TYPE = "application/problem+json"
-DATABASE_RETRY_S = 5
+RETRY_S = 5
 
 log = structlog.get_logger(__name__)
 
@@ -85,8 +84,6 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(InvalidRequest, _invalid_request)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(HTTPException, _http_error)
-    for error in (OperationalError, InterfaceError, PoolTimeoutError):
-        app.add_exception_handler(error, _database_away)
 
 
 def _field_problem(error: FieldError) -> FieldProblem:
@@ -102,7 +99,10 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _app_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AppError)  # noqa: S101
-    headers = {"Retry-After": str(DATABASE_RETRY_S)} if error.status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    headers = {}
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning("http.unavailable", code=error.code, reason=error.message)
+        headers["Retry-After"] = str(RETRY_S)
     code = "idempotency_key_reused" if isinstance(error, IdempotencyMismatch) else error.code
     return problem_response(request, code, error.message, status=error.status, headers=headers)
 
@@ -124,20 +124,27 @@ def _place(found: Mapping[str, Any]) -> str:
     return ".".join(str(part) for part in found["loc"][1:])
 
 
+def _known_methods(request: Request) -> str:
+    """The framework names only those of the first route at this address."""
+    known = [
+        method
+        for method in ("GET", "POST")
+        if any(
+            route.matches({**request.scope, "method": method})[0] == Match.FULL
+            for route in request.app.routes
+        )
+    ]
+    return ", ".join(["HEAD", *known] if "GET" in known else known)
+
+
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.NOT_FOUND:
         return problem_response(request, "not_found", "there is nothing at this address", headers=headers)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = headers.get("Allow", "others")
-        detail = f"{request.method} is not known here; allowed: {allowed}"
+        headers["Allow"] = _known_methods(request)
+        detail = f"{request.method} is not known here; allowed: {headers['Allow']}"
         return problem_response(request, "method_not_allowed", detail, headers=headers)
     code = HTTPStatus(error.status_code).name.lower()
     return problem_response(request, code, str(error.detail), status=error.status_code, headers=headers)
-
-
-def _database_away(request: Request, error: Exception) -> Response:
-    log.warning("database.away", reason=str(error).splitlines()[0])
-    detail = "the database cannot be reached now; nothing was written, try again"
-    return problem_response(request, "unavailable", detail, headers={"Retry-After": str(DATABASE_RETRY_S)})

@@ -4,7 +4,6 @@ import secrets
 from typing import Any
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
 from api.deps import LOCAL_CALLER, Services
 from api.idempotency import fingerprint
@@ -12,6 +11,7 @@ from api.schemas import JobView
 from api.serving import Serving
 from api.views import NOT_SENT, PRIORITY_NUMBERS, view_job
 from core import store
+from core.errors import AppError
 from policy.plan import make_plan
 from policy.request import SEED_LIMIT, parse_request
 from tasks.app import publish
@@ -62,7 +62,7 @@ def _send(services: Services, view: JobView) -> bool:
     try:
         with services.database.transaction() as session:
             store.mark_published(session, view.id, attempt=0)
-    except SQLAlchemyError as error:
+    except AppError as error:
         log.warning("job.sent_unnoted", job_id=view.id, reason=str(error))
     return True
 

@@ -52,7 +52,6 @@ def _find(services: Services, job_id: str, index: int) -> Artifact:
         _require_result(job)
         artifact = store.find_artifact(session, job_id, index)
         if artifact is not None:
-            session.expunge(artifact)  # the end of the session would empty it
             return artifact
         count = len(job.artifacts)
     if not count:

@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from api.deps import Services, ServicesDep
 from api.openapi_parts import problems
 from api.schemas import Alive, Check, Readiness
+from core.errors import AppError
 from core.workers import count_ready
 
 router = APIRouter(tags=["health"])
@@ -42,7 +43,7 @@ def _check_database(services: Services) -> tuple[Check, list[str]]:
         with services.database.reading() as session:
             session.execute(text("SELECT 1"))
             models = [model for model in services.catalogue if count_ready(session, model)]
-    except SQLAlchemyError as error:
+    except (AppError, SQLAlchemyError) as error:
         return Check(name="database", ok=False, reason=_first_line(error)), []
     return Check(name="database", ok=True, reason="it answers"), models
 

@@ -7,6 +7,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.body import read_json
 from api.deps import LOCAL_CALLER, BaseUrl, PathId, Services, ServicesDep
+from api.errors import Refused
 from api.idempotency import read_key
 from api.openapi_parts import IDEMPOTENCY_KEY, PREFER, RENDER_REQUEST, REPLAYED, problems, with_headers
 from api.prefer import wait_seconds
@@ -20,6 +21,7 @@ from core.errors import InvalidQuery
 from core.ids import is_id
 from core.lifecycle import JobState
 from core.queries import MAX_LIMIT
+from policy.errors import FieldError
 
 router = APIRouter(tags=["jobs"])
 HINT_LIMIT_S = 10
@@ -73,13 +75,16 @@ def list_jobs(
 ) -> Page[JobView]:
     """Return a page of jobs; jobs that are submitted meanwhile do not shift the next one."""
     if after is not None and not is_id(after):
-        raise InvalidQuery("after must be the id of a job")
+        raise _bad_after("after must be the id of a job")
     state = None if status is None else JobState(status)
     serving = Serving()
     with services.database.reading() as session:
-        page = store.list_jobs(
-            session, caller=LOCAL_CALLER, status=state, model=model, limit=limit, after=after
-        )
+        try:
+            page = store.list_jobs(
+                session, caller=LOCAL_CALLER, status=state, model=model, limit=limit, after=after
+            )
+        except InvalidQuery as error:  # the limit has been looked at before
+            raise _bad_after(error.message) from None
         jobs = [view_job(session, job, base_url, serving, place=False) for job in page.jobs]
     return Page(data=jobs, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more)
 
@@ -113,6 +118,10 @@ def cancel_job(job_id: PathId, response: Response, services: ServicesDep, base_u
     response.status_code = 200 if row.state.is_terminal else 202
     _hint(response, job)
     return job
+
+
+def _bad_after(message: str) -> Refused:
+    return Refused("invalid_query", message, errors=[FieldError("after", message)])
 
 
 def _read(services: Services, job_id: str, base_url: str) -> JobView:

@@ -13,36 +13,39 @@ from api.app import create_app
 from core.db import Database
 from core.settings import Settings
 from core.tables import Job
-from tests.api.parts import BASE, ORDER, Worker
+from tests.api.parts import ORDER, Worker, open_client, url_of
 
 
 @pytest.fixture
 def settings(committed_database: Database, tmp_path: Path) -> Settings:
     """A migrated database, files in memory, and nobody where Redis should be."""
-    return Settings.for_data_dir(
-        tmp_path,
-        database_url=committed_database.url.render_as_string(hide_password=False),
-        artifacts_url="memory://",
-    )
+    return Settings.for_data_dir(tmp_path, database_url=url_of(committed_database), artifacts_url="memory://")
+
+
+@pytest.fixture(scope="session")
+def shared_client(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    folder = tmp_path_factory.mktemp("api")
+    settings = Settings.for_data_dir(folder, database_url=database_url, artifacts_url="memory://")
+    with open_client(create_app(settings)) as client:
+        yield client
+
+
+@pytest.fixture
+def client(shared_client: TestClient, committed_database: Database) -> TestClient:
+    """Calls the session's application; the rows are deleted after the test."""
+    del committed_database
+    return shared_client
 
 
 @pytest.fixture
 def app(settings: Settings) -> FastAPI:
+    """An application of the test's own, to be taken apart."""
     return create_app(settings)
 
 
 @pytest.fixture
-def client(app: FastAPI) -> Iterator[TestClient]:
-    with TestClient(app, base_url=BASE, raise_server_exceptions=False) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def refusing_client(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """One application for the many calls of a module that must leave nothing behind."""
-    folder = tmp_path_factory.mktemp("refusing")
-    settings = Settings.for_data_dir(folder, database_url=database_url, artifacts_url="memory://")
-    with TestClient(create_app(settings), base_url=BASE, raise_server_exceptions=False) as client:
+def own_client(app: FastAPI) -> Iterator[TestClient]:
+    with open_client(app) as client:
         yield client
 
 
@@ -58,8 +61,8 @@ def submit(client: TestClient) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def worker(app: FastAPI) -> Worker:
-    return Worker(app)
+def worker(client: TestClient) -> Worker:
+    return Worker(client.app)
 
 
 @pytest.fixture

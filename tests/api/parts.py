@@ -4,15 +4,25 @@ import hashlib
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from core import store, workers
 from core.artifacts import artifact_key
+from core.db import Database
 from core.ids import new_id
 from core.store import NewArtifact
 
 BASE = "http://localhost"
 ORDER = {"model": "tiny", "prompt": "a red house on a meadow by day", "seed": 7}
-SQLITE_ONLY = ("database_kind", ["sqlite"])
+
+
+def open_client(app: FastAPI) -> TestClient:
+    """Return a client that shows faults as callers see them."""
+    return TestClient(app, base_url=BASE, raise_server_exceptions=False)
+
+
+def url_of(database: Database) -> str:
+    return database.url.render_as_string(hide_password=False)
 
 
 class Worker:
@@ -82,7 +92,8 @@ def assert_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
     assert problem["type"] == f"urn:renderq:problem:{code}"
     assert problem["status"] == status
     assert problem["code"] == code
-    assert problem["title"] and problem["detail"]
+    assert problem["title"]
+    assert problem["detail"]
     assert problem["request_id"] == answer.headers["x-request-id"]
     assert "Traceback" not in answer.text
     return problem

@@ -8,7 +8,10 @@ from fastapi.testclient import TestClient
 
 from tests.api.parts import ORDER, assert_problem
 
-pytestmark = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+pytestmark = [
+    pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True),
+    pytest.mark.usefixtures("database_kind"),
+]
 
 TOO_LONG = 10**19
 FIELDS: list[tuple[str, object]] = [
@@ -80,10 +83,10 @@ FIELDS: list[tuple[str, object]] = [
 
 @pytest.mark.parametrize(("field", "value"), FIELDS, ids=lambda part: repr(part)[:30])
 def test_a_bad_field_is_named_and_nothing_is_stored(
-    refusing_client: TestClient, count_jobs: Callable[[], int], field: str, value: object
+    shared_client: TestClient, count_jobs: Callable[[], int], field: str, value: object
 ) -> None:
     problem = assert_problem(
-        refusing_client.post("/v1/jobs", json=ORDER | {field: value}), 422, "invalid_request"
+        shared_client.post("/v1/jobs", json=ORDER | {field: value}), 422, "invalid_request"
     )
     named = {error["field"].partition(".")[0].partition("[")[0] for error in problem["errors"]}
     assert named == {_as_shown(field)}
@@ -92,7 +95,7 @@ def test_a_bad_field_is_named_and_nothing_is_stored(
 
 
 def _as_shown(field: str) -> str:
-    return {"a\0b": "a\\x00b", "": "body", "x" * 5000: "x" * 80 + "…"}.get(field, field)
+    return {"a\0b": "a\\x00b", "": '""', "x" * 5000: "x" * 80 + "…"}.get(field, field)
 
 
 @pytest.mark.parametrize("missing", ["model", "prompt"])
@@ -115,7 +118,8 @@ def test_a_wrong_size_names_the_multiple_and_the_nearest_sizes(client: TestClien
     assert error["field"] == "width"
     assert error["limit"] == 16
     assert error["nearest"] == [992, 1008]
-    assert "16" in error["message"] and "992" in error["message"] and "1008" in error["message"]
+    for number in ("16", "992", "1008"):
+        assert number in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -159,14 +163,15 @@ def test_a_cache_preset_needs_its_steps(client: TestClient) -> None:
         '{"model":"tiny","prompt":"a %s"}',
         '{"model":"tiny","prompt":"a","metadata":{"%s":"b"}}',
         '{"model":"%s"}',
-    ]
-    + ['{"model":"tiny","prompt":"a","%s":1}', '{"model":"tiny","prompt":"a","output_format":"%s"}'],
+        '{"model":"tiny","prompt":"a","%s":1}',
+        '{"model":"tiny","prompt":"a","output_format":"%s"}',
+    ],
 )
 def test_half_a_surrogate_pair_is_refused(
-    refusing_client: TestClient, count_jobs: Callable[[], int], template: str, escape: str
+    shared_client: TestClient, count_jobs: Callable[[], int], template: str, escape: str
 ) -> None:
     headers = {"Content-Type": "application/json"}
-    answer = refusing_client.post("/v1/jobs", content=template % escape, headers=headers)
+    answer = shared_client.post("/v1/jobs", content=template % escape, headers=headers)
     assert_problem(answer, 422, "invalid_request")
     assert count_jobs() == 0
 
@@ -205,9 +210,9 @@ MALFORMED: list[tuple[bytes, int, str]] = [
 
 @pytest.mark.parametrize(("raw", "status", "code"), MALFORMED, ids=lambda part: repr(part)[:30])
 def test_a_malformed_body_is_refused_and_nothing_is_stored(
-    refusing_client: TestClient, count_jobs: Callable[[], int], raw: bytes, status: int, code: str
+    shared_client: TestClient, count_jobs: Callable[[], int], raw: bytes, status: int, code: str
 ) -> None:
-    answer = refusing_client.post("/v1/jobs", content=raw, headers={"Content-Type": "application/json"})
+    answer = shared_client.post("/v1/jobs", content=raw, headers={"Content-Type": "application/json"})
     assert_problem(answer, status, code)
     assert count_jobs() == 0
 
@@ -227,9 +232,9 @@ def test_a_malformed_body_is_refused_and_nothing_is_stored(
     ids=str,
 )
 def test_another_media_type_is_refused(
-    refusing_client: TestClient, count_jobs: Callable[[], int], headers: dict[str, str]
+    shared_client: TestClient, count_jobs: Callable[[], int], headers: dict[str, str]
 ) -> None:
-    answer = refusing_client.post("/v1/jobs", content=json.dumps(ORDER), headers=headers)
+    answer = shared_client.post("/v1/jobs", content=json.dumps(ORDER), headers=headers)
     assert_problem(answer, 415, "unsupported_media_type")
     assert count_jobs() == 0
 

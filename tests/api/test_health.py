@@ -1,0 +1,78 @@
+"""Alive and ready are two questions."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.app import create_app
+from core.settings import Settings
+from core.workers import WorkerState
+from tests.api.parts import BASE, Worker
+from tests.fixtures.redis import Valkey
+
+
+def ask(settings: Settings, *, worker: WorkerState | None = None) -> Any:
+    app = create_app(settings)
+    if worker:
+        Worker(app).register(worker)
+    with TestClient(app, base_url=BASE, raise_server_exceptions=False) as client:
+        assert client.get("/healthz").json()["status"] == "ok"
+        return client.get("/readyz")
+
+
+def failing(answer: Any) -> dict[str, str]:
+    return {check["name"]: check["reason"] for check in answer.json()["checks"] if not check["ok"]}
+
+
+def test_ready_when_all_is_there_and_a_worker_is_ready(settings: Settings, redis_url: str) -> None:
+    answer = ask(settings.model_copy(update={"redis_url": redis_url}), worker=WorkerState.READY)
+    assert answer.status_code == 200
+    assert answer.json()["ready"] is True
+    assert answer.json()["models"] == ["tiny"]
+    assert [check["name"] for check in answer.json()["checks"]] == ["database", "redis", "workers"]
+
+
+@pytest.mark.parametrize("state", [None, *(state for state in WorkerState if state != WorkerState.READY)])
+def test_not_ready_without_a_ready_worker(
+    settings: Settings, redis_url: str, state: WorkerState | None
+) -> None:
+    answer = ask(settings.model_copy(update={"redis_url": redis_url}), worker=state)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "5"
+    assert failing(answer) == {"workers": "no worker is ready for any model of the catalogue"}
+    assert answer.json()["models"] == []
+
+
+def test_not_ready_without_redis(settings: Settings) -> None:
+    answer = ask(settings, worker=WorkerState.READY)
+    assert answer.status_code == 503
+    assert failing(answer).keys() == {"redis"}
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_a_hanging_redis_is_told_in_bounded_time(settings: Settings, own_valkey: Valkey) -> None:
+    own_valkey.freeze()
+    begun = time.monotonic()
+    answer = ask(settings.model_copy(update={"redis_url": own_valkey.url}), worker=WorkerState.READY)
+    assert time.monotonic() - begun < 10
+    own_valkey.thaw()
+    assert failing(answer).keys() == {"redis"}
+
+
+@pytest.mark.parametrize(
+    "database_url", ["postgresql://nobody@127.0.0.1:1/none", "sqlite:////nowhere/at/all.db"]
+)
+def test_not_ready_without_a_database(tmp_path: Path, database_url: str) -> None:
+    answer = ask(Settings.for_data_dir(tmp_path, database_url=database_url))
+    assert answer.status_code == 503
+    assert failing(answer).keys() == {"database", "redis", "workers"}
+
+
+def test_not_ready_on_a_database_without_tables(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'empty.db'}"
+    answer = ask(Settings.for_data_dir(tmp_path, database_url=url))
+    assert answer.status_code == 503
+    assert "no such table" in failing(answer)["database"]
