@@ -38,7 +38,6 @@ def child_environment(folder: DataFolder, redis_url: str | None, outer: Mapping[
     environment = dict(outer)
     environment["RENDERQ_DATA_DIR"] = str(folder.root)
     environment["PYTHONUNBUFFERED"] = "1"
-    environment.setdefault("RENDERQ_LOG_FORMAT", "console")
     if redis_url:
         environment["RENDERQ_REDIS_URL"] = redis_url
     return environment

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 60.0
 """For everything but the worker, whose model may take as long as it takes."""
+LOOK_S = 0.5
 PORT_PATIENCE_S = 2.0
 """The processes of a killed `up` need a moment to end."""
 
@@ -52,7 +53,7 @@ class Stack:
         last = "starting"
         yield last
         while last != "ready":
-            self.supervisor.tick()
+            self.rest(LOOK_S)
             state = self.worker_state() or last
             if state != last:
                 last = state

@@ -67,9 +67,10 @@ def run(plan: "StackPlan", *, quiet: bool, as_json: bool) -> None:
     from cli.stack import run_stack
     from cli.supervisor import Signals, StopRequested
 
-    show_line = ignore if quiet else show
+    show_line = ignore if quiet else show_concise
     with Signals() as signals:
         try:
+            show("renderq", f"starting in {plan.data}")
             with run_stack(plan, show, show_line, signals) as stack:
                 try:
                     for state in stack.preparation():
@@ -94,6 +95,14 @@ def announce(stack: "Stack", *, as_json: bool) -> None:
 
 def show(name: str, line: str) -> None:
     say(f"{name:<{NAME_WIDTH}}| {line}")
+
+
+def show_concise(name: str, line: str) -> None:
+    from cli.loglines import concise
+
+    words = concise(name, line)
+    if words:
+        show(name, words)
 
 
 def ignore(_name: str, _line: str) -> None:

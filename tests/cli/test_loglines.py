@@ -1,0 +1,32 @@
+"""What the terminal of `renderq up` shows of the logs."""
+
+import json
+
+import pytest
+
+from cli.loglines import concise
+
+
+def line(**fields: object) -> str:
+    return json.dumps(
+        {"event": "job.claimed", "level": "info", "logger": "tasks.render", "timestamp": "now"} | fields
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "written", "shown"),
+    [
+        ("worker", line(job="1", model="tiny"), "job.claimed job=1 model=tiny"),
+        ("worker", line(logger="celery.worker", event="connected"), None),
+        ("worker", line(logger="celery.worker", level="warning", event="lost"), "warning: lost"),
+        ("worker", line(level="error", exception="Traceback ..."), "error: job.claimed\nTraceback ..."),
+        ("api", line(logger="api.middleware", event="http.answered"), None),
+        ("api", line(logger="api.middleware", event="http.answered", level="error"), "error: http.answered"),
+        ("worker", "Segmentation fault", "Segmentation fault"),
+        ("worker", "[1, 2]", "[1, 2]"),
+        ("worker", "", None),
+        ("valkey", "12:M 30 Nov 2026 20:28:24.419 * Ready to accept connections unix", None),
+    ],
+)
+def test_only_own_lines_and_warnings_are_shown(program: str, written: str, shown: str | None) -> None:
+    assert concise(program, written) == shown
