@@ -1,0 +1,168 @@
+"""Units of work: kept whole or not at all, and safe beside each other."""
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from core import store
+from core.clock import now
+from core.db import Database
+from core.errors import DatabaseUnavailable
+from tests.core.jobs import submit
+
+
+def test_a_unit_of_work_is_kept(committed_database: Database) -> None:
+    with committed_database.transaction() as session:
+        job_id = submit(session).id
+    with committed_database.reading() as session:
+        assert store.get_job(session, job_id).id == job_id
+
+
+def test_an_interrupted_unit_is_not_kept_even_by_a_stop_of_the_process(committed_database: Database) -> None:
+    with pytest.raises(SystemExit), committed_database.transaction() as session:
+        submit(session)
+        raise SystemExit(0)
+    with committed_database.reading() as session:
+        assert not store.list_jobs(session).jobs
+
+
+def test_what_was_read_stays_readable_afterwards(committed_database: Database) -> None:
+    with committed_database.transaction() as session:
+        job = submit(session)
+    assert (job.model, job.artifacts) == ("tiny", [])
+    assert job.created_at is not None
+
+
+def test_nothing_can_be_written_while_reading(committed_database: Database) -> None:
+    with pytest.raises(Exception, match="(?i)read.?only"), committed_database.reading() as session:  # noqa: PT012
+        submit(session)
+        session.flush()
+    with committed_database.transaction() as session:
+        submit(session)
+
+
+def test_readers_do_not_wait_for_a_writer(committed_database: Database) -> None:
+    with committed_database.transaction() as writing:
+        submit(writing)
+        writing.flush()
+        with committed_database.reading() as session:
+            assert not store.list_jobs(session).jobs
+
+
+def test_writers_at_once_all_succeed(committed_database: Database) -> None:
+    start = threading.Barrier(8)
+
+    def write(_: int) -> None:
+        start.wait(30)
+        for _ in range(10):
+            with committed_database.transaction() as session:
+                submit(session)
+                store.list_jobs(session)
+                submit(session)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, range(8)))
+    with committed_database.reading() as session:
+        assert sum(store.count_by_state(session).values()) == 160
+
+
+def test_the_clock_is_the_databases_and_moves_within_a_unit_of_work(session: Session) -> None:
+    first = session.scalars(select(now())).one()
+    assert abs(first - datetime.now(UTC)) < timedelta(minutes=5)
+    later = session.scalars(select(now(90.5))).one() - first
+    assert timedelta(seconds=90) < later < timedelta(seconds=120)
+    assert session.scalars(select(now(-60))).one() < first
+    while session.scalars(select(now())).one() == first:
+        pass
+
+
+def test_a_time_comes_back_as_it_went_in(session: Session) -> None:
+    at = datetime(2026, 7, 1, 12, 30, 15, 123456, tzinfo=UTC)
+    there = at.astimezone(datetime.now().astimezone().tzinfo)
+    job = submit(session)
+    job.run_after = there
+    session.flush()
+    session.refresh(job)
+    assert job.run_after == at
+    assert job.run_after.utcoffset() == timedelta(0)
+
+
+def test_a_database_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
+    database = Database(f"postgresql://nobody@/none?host={tmp_path}")
+    with pytest.raises(DatabaseUnavailable, match="The database did not answer: ") as caught:
+        with database.transaction() as session:
+            submit(session)
+    assert caught.value.status == 503
+    with pytest.raises(DatabaseUnavailable), database.reading() as session:
+        session.execute(text("SELECT 1"))
+
+
+def test_a_database_without_tables_says_so(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/empty.db")
+    with pytest.raises(DatabaseUnavailable, match="no such table: jobs"), database.reading() as session:
+        store.list_jobs(session)
+    database.dispose()
+
+
+def test_an_error_does_not_show_what_was_written(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/empty.db")
+    with pytest.raises(DatabaseUnavailable) as caught, database.transaction() as session:
+        submit(session, request={"prompt": "a secret hill"})
+    assert "secret" not in str(caught.value)
+    database.dispose()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_a_child_leaves_the_connections_to_its_parent(committed_database: Database) -> None:
+    with committed_database.transaction() as session:
+        job_id = submit(session).id
+    code = os.waitstatus_to_exitcode(os.waitpid(_forked(committed_database, job_id), 0)[1])
+    assert code == 0
+    with committed_database.reading() as session:
+        assert store.get_job(session, job_id).priority == 3
+
+
+def _forked(database: Database, job_id: str) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        database.forget_connections()
+        with database.reading() as session:
+            found = store.find_job(session, job_id) is not None
+        os._exit(0 if found else 1)
+    finally:
+        os._exit(2)
+
+
+def test_sqlite_survives_the_kill_of_its_writer(tmp_path: Path) -> None:
+    """What was committed is there, what was not is not, and nobody has to clean up."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    database = Database(url)
+    database.upgrade()
+    code = f"""
+import os, signal
+from core import store
+from core.db import Database
+database = Database({url!r})
+with database.transaction() as session:
+    print(store.submit(session, request={{}}, plan={{}}, model="tiny")[0].id, flush=True)
+with database.transaction() as session:
+    store.submit(session, request={{}}, plan={{}}, model="tiny")
+    session.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert killed.returncode == -9, killed.stderr
+    with database.transaction() as session:
+        assert [job.id for job in store.list_jobs(session).jobs] == [killed.stdout.strip()]
+        submit(session)
+    database.dispose()
