@@ -53,10 +53,8 @@ async def create_job(
     job, replayed = await run_in_threadpool(submit, services, body, read_key(request), base_url)
     if replayed:
         response.headers[REPLAYED] = "true"
-    wait_s = wait_seconds(request.headers.getlist("prefer"))
-    if wait_s and await wait_for_end(request, services, job.id, wait_s):
+    if await _wait(request, response, services, job.id):
         job = await run_in_threadpool(_read, services, job.id, base_url)
-        response.headers["Preference-Applied"] = f"wait={wait_s}"
         response.status_code = 200 if JobState(job.status).is_terminal else 202
     response.headers["Location"] = job.urls.self
     _hint(response, job)
@@ -92,11 +90,18 @@ def list_jobs(
 @router.get(
     "/v1/jobs/{job_id}",
     summary="Read a job",
-    responses={200: with_headers("The job.", JobView, "Retry-After"), **problems(404, 422, 503)},
+    responses={
+        200: with_headers("The job.", JobView, "Retry-After", "Preference-Applied"),
+        **problems(404, 422, 503),
+    },
+    openapi_extra={"parameters": [PREFER]},
 )
-def get_job(job_id: PathId, response: Response, services: ServicesDep, base_url: BaseUrl) -> JobView:
+async def get_job(
+    request: Request, job_id: PathId, response: Response, services: ServicesDep, base_url: BaseUrl
+) -> JobView:
     """Return the job as it stands; ``Retry-After`` says when it makes sense to look again."""
-    job = _read(services, job_id, base_url)
+    await _wait(request, response, services, job_id)
+    job = await run_in_threadpool(_read, services, job_id, base_url)
     _hint(response, job)
     return job
 
@@ -122,6 +127,15 @@ def cancel_job(job_id: PathId, response: Response, services: ServicesDep, base_u
 
 def _bad_after(message: str) -> Refused:
     return Refused("invalid_query", message, errors=[FieldError("after", message)])
+
+
+async def _wait(request: Request, response: Response, services: Services, job_id: str) -> bool:
+    """Wait as long as the caller prefers, and say so in the answer."""
+    wait_s = wait_seconds(request.headers.getlist("prefer"))
+    if not wait_s or not await wait_for_end(request, services, job_id, wait_s):
+        return False
+    response.headers["Preference-Applied"] = f"wait={wait_s}"
+    return True
 
 
 def _read(services: Services, job_id: str, base_url: str) -> JobView:

@@ -62,7 +62,7 @@ def submit(client: TestClient) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def worker(client: TestClient) -> Worker:
-    return Worker(client.app)
+    return Worker.of(client)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from core import store, workers
-from core.artifacts import artifact_key
+from core.artifacts import ArtifactStore, artifact_key
 from core.db import Database
 from core.ids import new_id
 from core.store import NewArtifact
@@ -28,12 +28,19 @@ def url_of(database: Database) -> str:
 class Worker:
     """Moves jobs in SQL as a worker process does."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, database: Database, files: ArtifactStore) -> None:
         self.id = new_id()
-        self._services = app.state.services
+        self._database = database
+        self._files = files
+
+    @classmethod
+    def of(cls, client: TestClient) -> "Worker":
+        """Return a worker on the database and the files of the client's application."""
+        services = client.app.state.services
+        return cls(services.database, services.artifacts)
 
     def register(self, state: workers.WorkerState = workers.WorkerState.READY, model: str = "tiny") -> str:
-        with self._services.database.transaction() as session:
+        with self._database.transaction() as session:
             workers.register_worker(
                 session,
                 worker_id=self.id,
@@ -56,7 +63,7 @@ class Worker:
 
     def claim(self, job_id: str, step: int | None = None) -> int:
         """Take the job and report ``step`` of 24; returns the attempt."""
-        with self._services.database.transaction() as session:
+        with self._database.transaction() as session:
             job = store.claim(session, job_id, self.id, 30)
             assert job is not None
             attempt = job.attempt
@@ -69,17 +76,17 @@ class Worker:
         made = [self._keep(job_id, attempt, index, data, media_type) for index, data in enumerate(files)]
         timings = {"encode": 1.0, "denoise": 2.0, "decode": 3.0, "save": 4.0}
         acceleration = {"cache": "balanced", "cached_steps": 9, "compiled": False, "compiles": 0}
-        with self._services.database.transaction() as session:
+        with self._database.transaction() as session:
             assert store.complete(session, job_id, attempt, self.id, made, timings, acceleration)
 
     def fail(self, job_id: str, code: str, message: str) -> None:
         attempt = self.claim(job_id)
-        with self._services.database.transaction() as session:
+        with self._database.transaction() as session:
             assert store.fail(session, job_id, attempt, self.id, code, message, retryable=False)
 
     def _keep(self, job_id: str, attempt: int, index: int, data: bytes, media_type: str) -> NewArtifact:
         key = artifact_key(job_id, attempt, index, "png")
-        self._services.artifacts.put(key, data)
+        self._files.put(key, data)
         sha256 = hashlib.sha256(data).hexdigest()
         return NewArtifact(index, key, media_type, 64, 64, len(data), sha256, 7 + index)
 

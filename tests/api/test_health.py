@@ -5,20 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
 from api.app import create_app
 from core.settings import Settings
 from core.workers import WorkerState
-from tests.api.parts import BASE, Worker
+from tests.api.parts import Worker, open_client
 from tests.fixtures.redis import Valkey
 
 
 def ask(settings: Settings, *, worker: WorkerState | None = None) -> Any:
-    app = create_app(settings)
-    if worker:
-        Worker(app).register(worker)
-    with TestClient(app, base_url=BASE, raise_server_exceptions=False) as client:
+    with open_client(create_app(settings)) as client:
+        if worker:
+            Worker.of(client).register(worker)
         assert client.get("/healthz").json()["status"] == "ok"
         return client.get("/readyz")
 

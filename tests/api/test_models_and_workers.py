@@ -25,10 +25,10 @@ def test_every_model_of_the_catalogue_is_listed_with_its_limits(client: TestClie
 
 
 def test_a_model_counts_the_workers_that_are_ready(client: TestClient) -> None:
-    Worker(client.app).register()
-    Worker(client.app).register()
-    Worker(client.app).register(WorkerState.LOADING)
-    Worker(client.app).register(model="flux.1-dev")
+    Worker.of(client).register()
+    Worker.of(client).register()
+    Worker.of(client).register(WorkerState.LOADING)
+    Worker.of(client).register(model="flux.1-dev")
     assert client.get("/v1/models/tiny").json()["ready_workers"] == 2
 
 
@@ -38,8 +38,8 @@ def test_a_model_that_is_not_there_is_not_found(client: TestClient, model: str) 
 
 
 def test_workers_are_listed_newest_first_with_policy_and_preparation(client: TestClient) -> None:
-    first = Worker(client.app).register(WorkerState.GONE)
-    second = Worker(client.app).register()
+    first = Worker.of(client).register(WorkerState.GONE)
+    second = Worker.of(client).register()
     page = client.get("/v1/workers").json()
     assert [worker["id"] for worker in page["data"]] == [second, first]
     ready = page["data"][0]

@@ -102,7 +102,7 @@ def test_an_order_is_not_half_taken_when_the_database_fails(
 
 def test_a_store_of_files_that_fails_is_told(own_client: TestClient, app: FastAPI, tmp_path: Path) -> None:
     job = own_client.post("/v1/jobs", json=ORDER).json()
-    Worker(app).complete(job["id"], b"picture")
+    Worker.of(own_client).complete(job["id"], b"picture")
     folder = tmp_path / "files"
     store = ArtifactStore(folder.as_uri())
     (folder / "jobs").write_text("a file where a folder should be")

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from api.app import create_app
 from api.waiting import MOST_WAITING
 from core.db import Database
+from core.ids import new_id
 from core.settings import Settings
 from core.tables import Job
 from core.workers import WorkerState
@@ -141,7 +142,7 @@ def test_a_worker_that_still_prepares_is_told_with_the_job(
 
 def test_a_served_model_and_a_living_queue_leave_no_warning(settings: Settings, redis_url: str) -> None:
     with on_queue(settings, redis_url) as client:
-        Worker(client.app).register()
+        Worker.of(client).register()
         job = client.post("/v1/jobs", json=ORDER).json()
         assert job["warnings"] == []
         assert client.get(job["urls"]["self"]).json()["warnings"] == []
@@ -295,7 +296,7 @@ def test_a_key_of_the_longest_length_is_taken(client: TestClient) -> None:
 
 
 def test_a_waiting_caller_gets_the_finished_job(client: TestClient, committed_database: Database) -> None:
-    worker = Worker(client.app)
+    worker = Worker.of(client)
 
     def finish() -> None:
         def newest() -> str | None:
@@ -324,6 +325,19 @@ def test_a_caller_who_waited_in_vain_gets_the_job_as_it_stands(client: TestClien
     assert answer.headers["preference-applied"] == "wait=1"
     assert answer.headers["retry-after"] == "1"
     assert answer.json()["status"] == "queued"
+
+
+def test_a_reader_can_wait_too(
+    client: TestClient, submit: Callable[..., dict[str, Any]], worker: Worker
+) -> None:
+    job = submit()
+    finishing = threading.Timer(0.3, worker.complete, (job["id"], b"picture"))
+    finishing.start()
+    answer = client.get(job["urls"]["self"], headers={"Prefer": "wait=30"})
+    finishing.join()
+    assert answer.json()["status"] == "completed"
+    assert answer.headers["preference-applied"] == "wait=30"
+    assert client.get(f"/v1/jobs/{new_id()}", headers={"Prefer": "wait=30"}).status_code == 404
 
 
 @pytest.mark.parametrize("value", ["wait=0", "wait", "wait=-1", "wait=x", "respond-async", ""])
