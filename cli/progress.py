@@ -34,7 +34,7 @@ def _describe_queued(job: "Job") -> str:
     position = job.get("queue_position")
     if position is None:
         return "queued"
-    return f"queued, {position} before it" if position else "queued, next"
+    return "queued, next" if position == 1 else f"queued, place {position}"
 
 
 def _last(jobs: Iterable["Job"]) -> "Job":

@@ -42,11 +42,24 @@ class StackPlan:
 class Stack:
     """The running processes. `wait_ready` returns when the worker is warm; call `watch` from then on."""
 
-    def __init__(self, plan: StackPlan, folder: DataFolder, supervisor: Supervisor) -> None:
+    def __init__(
+        self, plan: StackPlan, folder: DataFolder, supervisor: Supervisor, redis_url: str | None
+    ) -> None:
         self.plan = plan
+        self.redis_url = redis_url
+        """The embedded server's; None when the environment names another."""
         self.folder = folder
         self.supervisor = supervisor
         self.url = f"http://{bracketed(plan.host)}:{plan.port}"
+
+    def describe(self) -> dict[str, str | None]:
+        """Where it is, for another process that wants to use it; no address of a server that is not ours."""
+        return {
+            "url": self.url,
+            "model": self.plan.model,
+            "data": str(self.folder.root),
+            "redis_url": self.redis_url,
+        }
 
     def preparation(self) -> Iterator[str]:
         """Each new state of the worker, until it is ready: then a job sent now would be rendered."""
@@ -91,7 +104,9 @@ def run_stack(plan: StackPlan, say: Say, show_line: Say, signals: Signals) -> It
     with hold_folder(plan.data) as folder, socket_in(folder) as socket_path:
         plan = replace(plan, port=choose_port(plan.host, plan.port))
         supervisor = Supervisor(say, show_line, signals)
-        stack = Stack(plan, folder, supervisor)
+        embedded = not plan.environment.get("RENDERQ_REDIS_URL")
+        redis_url = f"redis+socket://{socket_path}" if embedded else None
+        stack = Stack(plan, folder, supervisor, redis_url)
         try:
             start(stack, socket_path)
             yield stack
@@ -102,14 +117,12 @@ def run_stack(plan: StackPlan, say: Say, show_line: Say, signals: Signals) -> It
 def start(stack: Stack, socket_path: Path) -> None:
     """Valkey and the database first, then the processes that need them."""
     plan, folder, supervisor = stack.plan, stack.folder, stack.supervisor
-    embedded = "RENDERQ_REDIS_URL" not in plan.environment
-    redis_url = f"redis+socket://{socket_path}" if embedded else None
-    environment = programs.child_environment(folder, redis_url, plan.environment)
-    if embedded:
+    environment = programs.child_environment(folder, stack.redis_url, plan.environment)
+    if stack.redis_url:
         end_leftover(socket_path)
         supervisor.add(programs.valkey_program(folder, socket_path))
     migrate(supervisor, folder, environment)
-    if embedded:
+    if stack.redis_url:
         supervisor.wait(lambda: valkey.answers(socket_path), "Valkey", START_TIMEOUT_S)
     supervisor.add(programs.worker_program(folder, environment, plan.model, plan.flags))
     supervisor.add(
@@ -132,10 +145,14 @@ def migrate(supervisor: Supervisor, folder: DataFolder, environment: Mapping[str
 
 def end_leftover(socket_path: Path) -> None:
     """End the Valkey of an earlier `up` that is still on its way out; the lock says that nobody uses it."""
+    asked = False
     deadline = time.monotonic() + PORT_PATIENCE_S
     while valkey.answers(socket_path):
         if time.monotonic() > deadline:
+            if asked:
+                raise CliError(f"another server holds {socket_path}", ExitCode.UNAVAILABLE)
             valkey.send(socket_path, b"SHUTDOWN")
+            asked, deadline = True, deadline + PORT_PATIENCE_S
         time.sleep(0.1)
 
 

@@ -86,7 +86,7 @@ def run(plan: "StackPlan", *, quiet: bool, as_json: bool) -> None:
 def announce(stack: "Stack", *, as_json: bool) -> None:
     """Say that it is ready and what to do now."""
     if as_json:
-        print_json_line({"url": stack.url, "model": stack.plan.model, "data": str(stack.folder.root)})
+        print_json_line(stack.describe())
     say(f"\nrenderq is ready: {stack.url}, model {stack.plan.model}")
     prefix = "" if stack.url.endswith(":8700") else f"RENDERQ_URL={stack.url} "
     say(f'  {prefix}renderq submit "{EXAMPLE}"')

@@ -134,7 +134,7 @@ def test_a_job_that_goes_on_is_no_failure(renderq: Run, server: ScriptedServer) 
     server.add(f"/v1/jobs/{ID}", job("queued", queue_position=2))
     result = renderq("get", ID)
     assert result.exit_code == 0
-    assert "queued, 2 before it" in result.stdout
+    assert "queued, place 2" in result.stdout
 
 
 def test_a_failed_submit_says_why(renderq: Run, server: ScriptedServer) -> None:
