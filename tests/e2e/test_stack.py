@@ -22,11 +22,12 @@ LONG = {"seed": 7, "n": 3, "num_inference_steps": 50, "guidance_scale": 2.5}
 
 
 def content(stack: RunningStack, job_id: str, index: int = 0) -> bytes:
-    return (
-        httpx2.get(f"{stack.url}/v1/jobs/{job_id}/content", params={"index": index})
-        .raise_for_status()
-        .content
-    )
+    answer = httpx2.get(f"{stack.url}/v1/jobs/{job_id}/content", params={"index": index})
+    return answer.raise_for_status().content
+
+
+def picture(stack: RunningStack, job_id: str, index: int = 0) -> Image.Image:
+    return Image.open(io.BytesIO(content(stack, job_id, index)))
 
 
 def wait_rendering(stack: RunningStack, job_id: str, attempt: int = 1) -> None:
@@ -64,10 +65,7 @@ def test_a_picture_of_several_is_the_picture_of_its_own_seed(stack: RunningStack
     single = stack.submit(PROMPT, seed=41)
     for job_id in (pair, single):
         assert stack.wait_for(job_id, *TERMINAL)["status"] == "completed"
-    second, alone = (
-        Image.open(io.BytesIO(data)) for data in (content(stack, pair, 1), content(stack, single))
-    )
-    assert second.tobytes() == alone.tobytes()
+    assert picture(stack, pair, 1).tobytes() == picture(stack, single).tobytes()
 
 
 def test_a_running_job_stops_at_its_next_step_and_the_next_one_runs(stack: RunningStack) -> None:
