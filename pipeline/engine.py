@@ -191,17 +191,20 @@ class Engine:
         self._pipe = pipe = load_pipeline(self.spec, self.policy, self.device, self._source)
         parameter = next(transformers_of(pipe, self.spec)[0].parameters())
         self._reference_steps = self._steps_that_cache(pipe)
-        self._acceleration = Acceleration(
-            functools.partial(transformers_of, pipe, self.spec),
-            CompilePlan.from_policy(self.policy),
-            cache_wanted=self._reference_steps is not None,
-            backend=self._backend,
-        )
+        self._acceleration = self._accelerate(pipe)
         return {
             "device": str(self.device),
             "dtype": str(parameter.dtype).removeprefix("torch."),
             "offload": self.policy["offload"],
         }
+
+    def _accelerate(self, pipe: Pipe) -> Acceleration:
+        return Acceleration(
+            functools.partial(transformers_of, pipe, self.spec),
+            CompilePlan.from_policy(self.policy),
+            cache_wanted=self._reference_steps is not None,
+            backend=self._backend,
+        )
 
     def _steps_that_cache(self, pipe: Pipe) -> int | None:
         """A step count at which this worker's requests are cached, or None when none is."""
@@ -251,7 +254,7 @@ class Engine:
         )
         detail = run_warm_up(warm_up, self._warm_pass)
         self._warm_shapes = {_shape(plan) for plan in warm_up.plans}
-        acceleration.mount(self.decide(self._plan(self._reference_steps or self.spec.steps.default)))
+        self._mount()
         return detail
 
     def _warm_pass(self, plan: RenderPlan) -> tuple[int, ...]:

@@ -1,14 +1,18 @@
 """Device memory and time: free it, wait for it, and turn running out of it into one clean error."""
 
 import gc
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
 from pipeline.errors import OutOfMemory
+from policy.modes import Hardware
 
 Result = TypeVar("Result")
+
+_GB = 1e9
 
 # What the CPU allocator and CUDA libraries say when they do not use the exception made for it.
 _WORDS = ("out of memory", "can't allocate memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed")
@@ -21,6 +25,23 @@ def find_device() -> torch.device:
     if torch.backends.mps.is_available():
         return torch.device("mps")
     return torch.device("cpu")
+
+
+def find_hardware() -> Hardware:
+    """Returns what the policy has to know of the device, as torch sees it; this takes hold of a GPU."""
+    if not torch.cuda.is_available():
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GB
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / _GB
+        return Hardware("cpu", None, 1, total, free, supports_bf16=True)
+    free_bytes, total_bytes = torch.cuda.mem_get_info()
+    return Hardware(
+        "cuda",
+        torch.cuda.get_device_name(),
+        torch.cuda.device_count(),
+        total_bytes / _GB,
+        free_bytes / _GB,
+        supports_bf16=torch.cuda.is_bf16_supported(),
+    )
 
 
 def synchronise(device: torch.device) -> None:
