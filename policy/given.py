@@ -1,7 +1,7 @@
 """Collects what flags, environment and model file set, with every unknown name and bad value.
 
-"Set" means present, also when equal to the default. A flag whose value is None was not given: that is how a
-command line parser says it.
+"Set" means present, also when equal to the default. A flag whose value is None was not given, which is how a
+command line parser says it, and neither was an empty environment variable.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -46,7 +46,7 @@ def collect(
     collected = Collected()
     _add_all(collected, "model", model, {name: f"{name} in the model's file" for name in OPTIONS})
     options = {option.env: option for option in OPTIONS.values()}
-    present = {name: value for name, value in env.items() if name.startswith(ENV_PREFIX)}
+    present = {name: value for name, value in env.items() if name.startswith(ENV_PREFIX) and value}
     set_in_env = {options[name].name: value for name, value in present.items() if name in options}
     _add_all(collected, "env", set_in_env, {option.name: option.env for option in OPTIONS.values()})
     slips = _slips(set(present) - set(options) - set(other_settings))

@@ -18,7 +18,7 @@ LEAD_IN = 4
 PRESET_RULES: Mapping[str, str] = MappingProxyType(
     {"quality": f"{LEAD_IN}:2:1", "balanced": f"{LEAD_IN}:1:1", "fast": f"{LEAD_IN}:1:2"}
 )
-_PERIODIC = re.compile(r"([1-9]\d{0,2}):([1-9]\d{0,2}):([1-9]\d{0,2})")
+_PERIODIC = re.compile(r"([1-9]\d{0,2}):([1-9]\d{0,2}):([1-9]\d{0,2})", re.ASCII)
 _DIGITS = re.compile(r"1[01]{1,998}1")
 
 

@@ -1,23 +1,68 @@
-"""The table of options as Markdown, for the manual."""
+"""The generated parts of the manual's page on policy: options, presets, models.
 
-from collections.abc import Iterator
+`python -m policy.reference docs/policy.md` brings the page up to date.
+"""
 
-from policy.options import OPTIONS, Option
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from policy.catalogue import Catalogue
+from policy.mask import PRESET_RULES, minimum_steps, step_mask
+from policy.model_spec import ModelSpec, size_text
+from policy.options import OPTIONS, STATIC_PRESETS, Option
 from policy.values import text_of
+
+_SHOWN_STEPS = (8, 12, 20, 24, 28, 40, 50)
+_SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def options_table() -> str:
     """Returns one row per option: flags, environment variable, default, values and help."""
-    return "\n".join(_lines())
+    header = ("option", "flag", "environment", "default", "values", "what it does")
+    return _table(header, map(_option_row, OPTIONS.values()))
 
 
-def _lines() -> Iterator[str]:
-    yield "| option | flag | environment | default | values | what it does |"
-    yield "|---|---|---|---|---|---|"
-    for option in OPTIONS.values():
-        flags = " ".join(f"`{flag}`" for flag in (option.flag, option.negative_flag) if flag)
-        cells = (f"`{option.name}`", flags, f"`{option.env}`", _default(option), _values(option), option.help)
-        yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+def presets_table() -> str:
+    """Returns one row per static preset: its rule, and how many steps it reuses of a job's."""
+    header = ("preset", "rule", "fewest steps", *(f"of {steps}" for steps in _SHOWN_STEPS))
+    return _table(header, map(_preset_row, STATIC_PRESETS))
+
+
+def models_table(specs: Iterable[ModelSpec]) -> str:
+    """Returns one row per model: what a caller and an operator look at first."""
+    header = (
+        "model",
+        "makes",
+        "default size",
+        "steps",
+        "guidance",
+        "weights",
+        "all on the GPU from",
+        "cache",
+    )
+    return _table(header, map(_model_row, specs))
+
+
+def refresh(page: str, specs: Iterable[ModelSpec]) -> str:
+    """Returns the page with its generated sections made anew."""
+    sections = {"options": options_table(), "presets": presets_table(), "models": models_table(specs)}
+    return _SECTION.sub(lambda found: f"{found[1]}\n{sections[found[2]]}\n\n{found[3]}", page)
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = tuple(header)
+    return "\n".join(map(_line, [names, ["---"] * len(names), *rows]))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _option_row(option: Option) -> tuple[str, ...]:
+    flags = " ".join(f"`{flag}`" for flag in (option.flag, option.negative_flag) if flag)
+    return f"`{option.name}`", flags, f"`{option.env}`", _default(option), _values(option), option.help
 
 
 def _default(option: Option) -> str:
@@ -41,3 +86,30 @@ def _values(option: Option) -> str:
     if option.minimum == option.maximum:
         return f"`{option.minimum}`"
     return f"{kinds[option.type]}, {option.minimum} to {option.maximum}"
+
+
+def _preset_row(preset: str) -> tuple[str, ...]:
+    counts = (str(step_mask(preset, steps).count(0)) for steps in _SHOWN_STEPS)
+    return f"`{preset}`", f"`{PRESET_RULES[preset]}`", str(minimum_steps(preset)), *counts
+
+
+def _model_row(spec: ModelSpec) -> Iterator[str]:
+    need = spec.residency
+    yield f"`{spec.id}`"
+    yield "images" if spec.kind == "image" else "videos"
+    yield size_text(spec.size.default)
+    yield f"{spec.steps.default} ({spec.steps.minimum} to {spec.steps.maximum})"
+    yield "no effect" if spec.guidance.style == "none" else f"{spec.guidance.default:g}"
+    yield f"{need.weights_gb:.3g} GB"
+    yield f"{need.weights_gb + need.working_gb:.3g} GB free"
+    yield "off" if spec.policy.get("cache") is False else f"from {spec.cache_minimum_steps('balanced')} steps"
+
+
+def main(path: Path) -> None:
+    """Rewrites the generated sections of the page at `path`."""
+    page = path.read_text(encoding="utf-8")
+    path.write_text(refresh(page, Catalogue.load().values()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

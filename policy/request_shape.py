@@ -63,14 +63,14 @@ def _without_flaws(body: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _in_words(item: ErrorDetails, known: tuple[str, ...]) -> FieldError:
-    field = ".".join(str(show(part)) for part in item["loc"] if part != "[key]") or "body"
+    field = ".".join(str(show(part)) or '""' for part in item["loc"] if part != "[key]") or "body"
     value = item["input"]
     if item["type"] == "extra_forbidden":
         return _unknown_field(field, value, known)
     if item["type"] == "missing":
         return FieldError(field, f"{field} is missing", None, "required")
     if item["type"] == "string_too_short":
-        return FieldError(field or "a key", f"{field} must not be empty", "", 1)
+        return FieldError(field, f"{field} must not be empty", "", 1)
     words, limit, nearest = _rule(item)
     near = "" if nearest is None else f"; nearest: {show(nearest)}"
     return FieldError(field, f"{field} must {words}, not {_shown(value)}{near}", show(value), limit, nearest)

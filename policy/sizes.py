@@ -7,7 +7,7 @@ from policy.errors import FieldError
 from policy.model_spec import SizeLimits
 from policy.wording import listing, show
 
-_SIZE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})")
+_SIZE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})", re.ASCII)
 
 
 def parse_size(text: str) -> tuple[int, int]:

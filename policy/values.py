@@ -1,6 +1,7 @@
 """Reads one option's value as a flag, an environment variable or a model's file gives it."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 
 from policy.mask import check_rule
@@ -8,6 +9,7 @@ from policy.options import Option
 from policy.wording import closest, listing, quote
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _FALSE = frozenset({"false", "0", "no", "off"})
 
 
@@ -55,7 +57,7 @@ def _read_bool(raw: object) -> bool:
 def _read_int(raw: object) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
-    if isinstance(raw, str) and raw.strip().lstrip("+-").isdecimal() and len(raw) < 20:
+    if isinstance(raw, str) and _INTEGER.fullmatch(raw.strip()):
         return int(raw)
     raise BadValueError("be an integer", "an integer")
 
