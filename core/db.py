@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from sqlite3 import Connection as SQLiteConnection
+from sqlite3 import OperationalError as SQLiteOperationalError
 
+import stamina
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -127,7 +129,12 @@ def _sqlite(url: URL) -> Engine:
 
 def _prepare_sqlite(connection: SQLiteConnection, _record: object) -> None:
     connection.isolation_level = None  # the driver begins nothing by itself; _begin_sqlite does
-    connection.execute("PRAGMA journal_mode=WAL")
+    # The first change to WAL needs the file for itself and does not wait for it as statements do.
+    for attempt in stamina.retry_context(
+        on=SQLiteOperationalError, attempts=None, timeout=BUSY_TIMEOUT_S, wait_initial=0.02, wait_max=0.5
+    ):
+        with attempt:
+            connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")  # an accepted job survives a power cut
     connection.execute("PRAGMA foreign_keys=ON")
 

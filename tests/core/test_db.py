@@ -74,6 +74,21 @@ def test_writers_at_once_all_succeed(committed_database: Database) -> None:
         assert sum(store.count_by_state(session).values()) == 160
 
 
+def test_a_new_sqlite_file_can_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    start = threading.Barrier(12)
+
+    def connect(_: int) -> str:
+        database = Database(f"sqlite:///{tmp_path}/new.db")
+        start.wait(30)
+        with database.reading() as session:
+            mode = session.execute(text("PRAGMA journal_mode")).scalar_one()
+        database.dispose()
+        return str(mode)
+
+    with ThreadPoolExecutor(12) as threads:
+        assert set(threads.map(connect, range(12))) == {"wal"}
+
+
 def test_the_clock_is_the_databases_and_moves_within_a_unit_of_work(session: Session) -> None:
     first = session.scalars(select(now())).one()
     assert abs(first - datetime.now(UTC)) < timedelta(minutes=5)
