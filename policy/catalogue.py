@@ -3,6 +3,7 @@
 The bundled files lie in `policy/catalogue/`. An operator's folders may add models, or replace one by its id.
 """
 
+import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -70,7 +71,9 @@ def _read_folder(folder: Path) -> dict[str, ModelSpec]:
 def read_spec(path: Path) -> ModelSpec:
     """Reads and checks one model's file."""
     try:
-        spec = ModelSpec.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        facts = tomllib.loads(path.read_text(encoding="utf-8"))
+        # As JSON: strict about types there, yet an array is a tuple.
+        spec = ModelSpec.model_validate_json(json.dumps(facts, default=str), strict=True)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidCatalogue(f"{path}: {error}") from error
     except ValidationError as error:

@@ -17,6 +17,7 @@ from policy.resolved import Policy, Resolved, Source
 
 __all__ = ["Policy", "Resolved", "Source", "resolve"]
 
+_COMPILE_DETAILS = ("compile_scope", "compile_mode", "compile_dynamic", "new_shape")
 _PLACEMENT = ("offload", "keep_resident", "vae_tiling")
 
 
@@ -105,7 +106,7 @@ def _compile(given: Mapping[str, Resolved], hardware: Hardware, mode: str) -> Re
         hint = "opt in with --performance-mode speed or --compile"
         return Resolved(False, "default", f"the model opts in, which counts in speed mode only; {hint}")
     hint = "opt out with --no-compile or RENDERQ_COMPILE=false"
-    return Resolved(True, "model", f"speed mode, and the model opts in with evidence; {hint}")
+    return Resolved(True, "model", f"speed mode, and the model's file opts in; {hint}")
 
 
 def _dtype(dtype: Resolved, spec: ModelSpec, hardware: Hardware) -> Resolved:
@@ -142,9 +143,11 @@ def _without_effect(
     options: Mapping[str, Resolved], given: Mapping[str, Resolved]
 ) -> Iterator[tuple[str, Resolved]]:
     """Says of what was given that it changes nothing as things are; it is not wrong, so it is no error."""
-    if options["compile"].value:
-        return
-    for name in ("compile_scope", "compile_mode", "compile_dynamic", "new_shape"):
-        if name in given:
-            item = given[name]
-            yield name, Resolved(item.value, item.source, f"{item.reason}; no effect while compile is off")
+    idle: dict[str, str] = {}
+    if not options["compile"].value:
+        idle = dict.fromkeys(_COMPILE_DETAILS, "no effect while compile is off")
+    if options["offload"].value == "none":
+        idle["keep_resident"] = "no effect while nothing is offloaded"
+    for name in idle.keys() & given.keys():
+        item = given[name]
+        yield name, Resolved(item.value, item.source, f"{item.reason}; {idle[name]}")

@@ -221,7 +221,7 @@ def test_warm_up_sizes_default_to_the_models_own() -> None:
     assert resolved(WAN2)["warmup_sizes"] == ("1280x720",)
 
 
-def test_what_has_no_effect_while_compile_is_off_is_said_and_is_no_error() -> None:
+def test_what_has_no_effect_as_things_are_is_said_and_is_no_error() -> None:
     flags = {"compile_scope": "whole", "compile_mode": "max-autotune", "new_shape": "compile"}
     policy = resolved(flags=flags)
     for name, value in flags.items():
@@ -229,6 +229,9 @@ def test_what_has_no_effect_while_compile_is_off_is_said_and_is_no_error() -> No
         assert policy.options[name].reason.endswith("no effect while compile is off")
     on = resolved(flags={**flags, "compile": True, "compile_mode": "default"})
     assert not on.options["compile_scope"].reason.endswith("off")
+    kept = resolved(flags={"keep_resident": "vae"}).options["keep_resident"]
+    assert kept.value == ("vae",)
+    assert kept.reason.endswith("no effect while nothing is offloaded")
 
 
 def test_a_policy_survives_json() -> None:
