@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.exits import CliError
 from cli.flags import Flags, as_arguments, with_policy_flags
 from cli.terminal import print_json_line, say
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from cli.stack import Stack, StackPlan
 
 NAME_WIDTH = 9
+LOOPBACK = "127.0.0.1"
 EXAMPLE = "a boat with a yellow sail on the sea with hills, the sun on the left"
 
 
@@ -26,7 +28,7 @@ def up(
     ] = None,
     model: Annotated[str, typer.Option("--model", "-m", help="Model that the worker serves.")] = "tiny",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 takes a free one.")] = 8700,
-    host: Annotated[str, typer.Option(help="Address of the API.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address of the API.")] = LOOPBACK,
     trust_network: Annotated[
         bool,
         typer.Option(
@@ -51,6 +53,7 @@ def up(
     from core.settings import get_settings
 
     resolve_policy(model, flags)
+    require_loopback(host, trusted=trust_network)
     plan = StackPlan(
         data=data or get_settings().data_dir,
         model=model,
@@ -60,6 +63,19 @@ def up(
         flags=as_arguments(flags),
     )
     run(plan, quiet=quiet or as_json, as_json=as_json)
+
+
+def require_loopback(host: str, *, trusted: bool) -> None:
+    """Refuse an address that the API will refuse, before anything starts."""
+    if trusted or host == LOOPBACK:
+        return
+    from api.serve import is_loopback
+
+    if not is_loopback(host):
+        raise CliError(
+            f"--host {host}: this version has no keys, so everyone who reaches the port could render. "
+            "Put an authenticating proxy in front and pass --trust-network, or leave --host out"
+        )
 
 
 def run(plan: "StackPlan", *, quiet: bool, as_json: bool) -> None:
