@@ -143,7 +143,7 @@ def host_memory(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int]:
 
 
 def _bytes(text: str) -> int:
-    return int(text.split()[0]) * 1024
+    return int(text.split(maxsplit=1)[0]) * 1024
 
 
 def _parted(line: str) -> tuple[str, str, str]:

@@ -11,7 +11,6 @@ from core.db import Database
 from core.settings import get_settings
 from core.tables import Base
 
-
 _LOCK = 0x72656E64
 """Any number; all processes that upgrade the same PostgreSQL database take turns on it."""
 

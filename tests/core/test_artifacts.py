@@ -62,7 +62,7 @@ def test_a_part_can_be_read(store: ArtifactStore, start: int, length: int, expec
 
 
 def test_a_missing_file_is_gone(store: ArtifactStore) -> None:
-    with pytest.raises(Gone, match="no file jobs/j-1/1/0.png") as caught:
+    with pytest.raises(Gone, match=r"no file jobs/j-1/1/0\.png") as caught:
         store.get(KEY)
     assert (caught.value.code, caught.value.status) == ("gone", 410)
     with pytest.raises(Gone):

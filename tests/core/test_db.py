@@ -27,7 +27,7 @@ def test_a_unit_of_work_is_kept(committed_database: Database) -> None:
 
 
 def test_an_interrupted_unit_is_not_kept_even_by_a_stop_of_the_process(committed_database: Database) -> None:
-    with pytest.raises(SystemExit), committed_database.transaction() as session:
+    with pytest.raises(SystemExit), committed_database.transaction() as session:  # noqa: PT012
         submit(session)
         raise SystemExit(0)
     with committed_database.reading() as session:
@@ -42,7 +42,7 @@ def test_what_was_read_stays_readable_afterwards(committed_database: Database) -
 
 
 def test_nothing_can_be_written_while_reading(committed_database: Database) -> None:
-    with pytest.raises(Exception, match="(?i)read.?only"), committed_database.reading() as session:  # noqa: PT012
+    with pytest.raises(Exception, match=r"(?i)read.?only"), committed_database.reading() as session:  # noqa: PT012
         submit(session)
         session.flush()
     with committed_database.transaction() as session:
@@ -112,9 +112,9 @@ def test_a_time_comes_back_as_it_went_in(session: Session) -> None:
 
 def test_a_database_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
     database = Database(f"postgresql://nobody@/none?host={tmp_path}")
-    with pytest.raises(DatabaseUnavailable, match="The database did not answer: ") as caught:
-        with database.transaction() as session:
-            submit(session)
+    told = pytest.raises(DatabaseUnavailable, match=r"The database did not answer: ")
+    with told as caught, database.transaction() as session:
+        submit(session)
     assert caught.value.status == 503
     with pytest.raises(DatabaseUnavailable), database.reading() as session:
         session.execute(text("SELECT 1"))

@@ -1,5 +1,7 @@
 """Which device a process has, without touching it."""
 
+# ruff: noqa: N801, N802 - the names of the driver's library
+
 import sys
 import types
 from pathlib import Path

@@ -301,7 +301,7 @@ def test_two_endings_at_once_leave_one_result(committed_database: Database) -> N
 def test_what_an_error_interrupts_leaves_no_trace(committed_database: Database) -> None:
     with committed_database.transaction() as session:
         job_id = start(session).id
-    with pytest.raises(RuntimeError), committed_database.transaction() as session:
+    with pytest.raises(RuntimeError), committed_database.transaction() as session:  # noqa: PT012
         store.complete(session, job_id, 1, WORKER, [picture(job_id)])
         raise RuntimeError
     with committed_database.reading() as session:

@@ -57,7 +57,7 @@ def test_an_event_tells_of_the_submission(session: Session) -> None:
 
 
 def test_a_job_that_is_not_committed_was_never_there(committed_database: Database) -> None:
-    with pytest.raises(RuntimeError), committed_database.transaction() as session:
+    with pytest.raises(RuntimeError), committed_database.transaction() as session:  # noqa: PT012
         job = submit(session, idempotency=KEY)
         raise RuntimeError
     with committed_database.transaction() as session:

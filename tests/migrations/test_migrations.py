@@ -89,7 +89,8 @@ def _conditions(database: Database) -> set[str]:
         "sqlite": "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL",
         "postgresql": "SELECT pg_get_constraintdef(oid) || conname FROM pg_constraint"
         " WHERE connamespace = 'public'::regnamespace AND conname NOT LIKE 'alembic%'"
-        " UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'",
+        " UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'"
+        " AND tablename <> 'alembic_version'",
     }[database.db_engine.dialect.name]
     with database.db_engine.connect() as connection:
         found = {" ".join(row[0].split()) for row in connection.execute(text(spelled))}
