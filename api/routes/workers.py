@@ -7,15 +7,22 @@ from api.openapi_parts import problems
 from api.schemas import Page, WorkerView
 from api.views import view_worker
 from core import workers
+from core.workers import WorkerState
 
 router = APIRouter(tags=["workers"])
+_ENDED = frozenset({WorkerState.FAILED, WorkerState.GONE})
+ENDED_SHOWN = 50
+"""A worker that cannot start leaves a row at each try."""
 
 
 @router.get("/v1/workers", summary="List workers, newest first", responses=problems(422, 503))
 def list_workers(services: ServicesDep) -> Page[WorkerView]:
-    """Return the workers that are there, and those that failed or are gone."""
+    """Return the workers that are there, and the latest of those that failed or are gone."""
     with services.database.reading() as session:
-        found = [view_worker(worker) for worker in workers.list_workers(session)]
+        every = workers.list_workers(session)
+        ended = [worker.id for worker in every if worker.state in _ENDED]
+        hidden = frozenset(ended[ENDED_SHOWN:])
+        found = [view_worker(worker) for worker in every if worker.id not in hidden]
     ids = [worker.id for worker in found]
     return Page(
         data=found, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=False

@@ -3,6 +3,7 @@
 import pytest
 from fastapi.testclient import TestClient
 
+from api.routes.workers import ENDED_SHOWN
 from core.ids import new_id
 from core.workers import WorkerState
 from tests.api.parts import Worker, assert_problem
@@ -51,6 +52,13 @@ def test_workers_are_listed_newest_first_with_policy_and_preparation(client: Tes
     assert ready["preparation"] == [{"name": "load", "state": "done", "seconds": 1.5, "detail": {}}]
     assert ready["ready_at"] is not None
     assert page["data"][1]["ready_at"] is None
+
+
+def test_workers_that_ended_long_ago_do_not_hide_those_that_are_there(client: TestClient) -> None:
+    there = Worker.of(client).register()
+    ended = [Worker.of(client).register(WorkerState.FAILED) for _ in range(ENDED_SHOWN + 2)]
+    listed = [worker["id"] for worker in client.get("/v1/workers").json()["data"]]
+    assert listed == [*reversed(ended[2:]), there]
 
 
 @pytest.mark.parametrize("worker_id", ["1", "%00", "x" * 3000])

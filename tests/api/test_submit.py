@@ -373,7 +373,7 @@ def test_waiting_callers_hold_no_thread_and_no_connection(app: FastAPI, own_clie
     ]
     for thread in waiting:
         thread.start()
-    wait_until(lambda: app.state.waiting_room.taken >= 45, 20, "callers to wait")
+    wait_until(lambda: app.state.waiting_room.taken >= 45, 60, "callers to wait")
     begun = time.monotonic()
     assert own_client.get("/v1/models").status_code == 200
     assert time.monotonic() - begun < 3
