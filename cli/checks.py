@@ -1,4 +1,4 @@
-"""The checks of `renderq doctor`, each a function that returns one finding and changes nothing."""
+"""The checks of `renderq doctor`, each a function that returns one finding."""
 
 import json
 import os
@@ -42,21 +42,37 @@ class Finding:
 
 def run_checks() -> Iterator[Finding]:
     """Every check in turn; what a check trips over becomes its finding."""
+    yield from check_machine()
+    yield from check_deployment()
+
+
+def check_machine() -> Iterator[Finding]:
+    """What this machine has."""
     yield check_python()
     yield check_packages()
     yield check_torch()
     yield check_compiler()
     yield check_valkey()
+
+
+def check_deployment() -> Iterator[Finding]:
+    """What the settings point to."""
     settings = _settings()
     if isinstance(settings, Finding):
         yield settings
     else:
-        for name, check in DEPLOYMENT.items():
-            yield _guarded(name, check, settings)
+        database = guarded("database", check_database, settings)
+        yield database
+        yield guarded("redis", check_redis, settings)
+        yield guarded("artifacts", check_artifacts, settings)
+        if database.level == "ok":
+            yield guarded("workers", check_workers, settings)
+        else:
+            yield Finding("workers", "warn", "not known without the database")
     yield check_api()
 
 
-def _guarded(name: str, check: "Callable[[Settings], Finding]", settings: "Settings") -> Finding:
+def guarded(name: str, check: "Callable[[Settings], Finding]", settings: "Settings") -> Finding:
     try:
         return check(settings)
     except Exception as error:  # noqa: BLE001 - the point of the command is to say what goes wrong, whatever it is
@@ -187,11 +203,11 @@ def check_redis(settings: "Settings") -> Finding:
             kept = server.config_get("maxmemory-policy", "appendonly")
     except (redis.ConnectionError, redis.TimeoutError) as error:
         advice = "start it, or `renderq up`; accepted jobs wait in the database meanwhile"
-        return Finding("redis", "fail", f"{_hidden(settings.redis_url)} does not answer: {error}", advice)
-    return _judge_redis(_hidden(settings.redis_url), kept)
+        return Finding("redis", "fail", f"{hidden(settings.redis_url)} does not answer: {error}", advice)
+    return judge_redis(hidden(settings.redis_url), kept)
 
 
-def _judge_redis(url: str, kept: dict[str, str]) -> Finding:
+def judge_redis(url: str, kept: dict[str, str]) -> Finding:
     wrong = []
     if kept.get("maxmemory-policy") != "noeviction":
         wrong.append("set maxmemory-policy noeviction, else a full memory drops messages")
@@ -201,7 +217,7 @@ def _judge_redis(url: str, kept: dict[str, str]) -> Finding:
     return Finding("redis", "warn" if wrong else "ok", text, "; ".join(wrong))
 
 
-def _hidden(url: str) -> str:
+def hidden(url: str) -> str:
     """A URL without its user and password."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
@@ -239,14 +255,6 @@ def check_workers(settings: "Settings") -> Finding:
             "workers", "warn", "none is alive", "start one: `renderq worker --model MODEL`, or `renderq up`"
         )
     return Finding("workers", "ok", ", ".join(f"{model} {state}" for model, state in alive))
-
-
-DEPLOYMENT: dict[str, "Callable[[Settings], Finding]"] = {
-    "database": check_database,
-    "redis": check_redis,
-    "artifacts": check_artifacts,
-    "workers": check_workers,
-}
 
 
 def check_api() -> Finding:

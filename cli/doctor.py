@@ -1,11 +1,14 @@
 """`renderq doctor`: looks at everything a deployment needs and says what to do about what is wrong."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.exits import ExitCode
 from cli.terminal import out, print_json
+
+if TYPE_CHECKING:
+    from cli.checks import Finding
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -13,7 +16,7 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(*, as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False) -> None:
     """Check Python, packages, device, compiler, Valkey, database, Redis, artifacts, workers and the API.
 
-    Looks at what RENDERQ_... points to; starts and changes nothing. Ends with 1 if a check fails.
+    Looks at what RENDERQ_... points to and starts nothing. Ends with 1 if a check fails.
     """
     from cli.checks import run_checks
 
@@ -21,13 +24,17 @@ def doctor(*, as_json: Annotated[bool, typer.Option("--json", help="For scripts.
     for finding in run_checks():
         findings.append(finding)
         if not as_json:
-            out().print(f"{finding.level:<5}", style=STYLES[finding.level], end="")
-            out().print(
-                f"{finding.name:<11} {finding.text}"
-                + (f"\n{'':17}-> {finding.advice}" if finding.advice else "")
-            )
+            show(finding)
     failed = [finding for finding in findings if finding.level == "fail"]
     if as_json:
         print_json({"ok": not failed, "checks": [finding.as_json() for finding in findings]})
     if failed:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def show(finding: "Finding") -> None:
+    """A finding on its line, what to do below it."""
+    out().print(f"{finding.level:<5}", style=STYLES[finding.level], end="")
+    out().print(f"{finding.name:<11} {finding.text}", soft_wrap=True)
+    if finding.advice:
+        out().print(f"{'':16} -> {finding.advice}", soft_wrap=True)
