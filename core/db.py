@@ -4,6 +4,7 @@ SQLite runs in WAL mode, so that readers and the one writer do not wait for each
 takes the write lock at its start: two of them then queue up instead of failing half-way.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -105,6 +106,10 @@ def migrations_config(connection: Connection | None = None) -> Config:
     return config
 
 
+_to_json = json.JSONEncoder(allow_nan=False).encode
+"""PostgreSQL refuses NaN in JSON, as callers do; so SQLite must not take it either."""
+
+
 def _normalised(url: str) -> URL:
     parsed = make_url(url)
     if parsed.drivername in ("postgres", "postgresql"):
@@ -116,12 +121,17 @@ def _postgresql(url: URL) -> Engine:
     return create_engine(
         url,
         pool_pre_ping=True,
+        json_serializer=_to_json,
         connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "options": "-c timezone=UTC"},
     )
 
 
 def _sqlite(url: URL) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
+    engine = create_engine(
+        url,
+        json_serializer=_to_json,
+        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+    )
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

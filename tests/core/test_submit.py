@@ -127,6 +127,19 @@ def test_a_job_that_breaks_a_rule_of_the_table_is_not_taken_for_a_replay(session
         store.submit(session, request={}, plan={}, model="tiny", max_attempts=0, idempotency=KEY)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_does_not_know_is_refused(session: Session, number: float) -> None:
+    with pytest.raises(Exception, match="not JSON compliant"), session.begin_nested():
+        submit(session, plan={"guidance_scale": number})
+
+
+def test_any_text_that_json_knows_is_kept(session: Session) -> None:
+    request = {"prompt": "\u0000 \ud800 \U0001f304 \\ ' \" %s :x", "nothing": None, "list": [1, 2.5, True]}
+    job = submit(session, request=request)
+    session.expire_all()
+    assert store.get_job(session, job.id).request == request
+
+
 def test_an_old_key_is_forgotten_and_its_job_stays(session: Session) -> None:
     first = submit(session, idempotency=KEY)
     assert store.forget_idempotency_keys(session, older_than_s=60) == 0
