@@ -2,9 +2,9 @@
 
     python benchmarks/adherence.py --captions 128 [--cache default|off] [--at-least 0.9] [--json]
 
-The captions are held out: the training never drew one of their scenes. Each is sent over HTTP as a job of its
-own with its own seed, the picture is downloaded, and `training.checker` judges it by its pixels; a picture
-counts only if everything that the caption says is right. Beside the verdict stands the share of denoising steps
+The captions are held out: the training never drew one of their scenes. Each is sent over HTTP as a job with
+its own seed, the picture is downloaded, and `training.checker` judges it by its pixels; a picture counts
+only if everything that the caption says is right. Beside the verdict stands the share of denoising steps
 that came from the cache. Same captions and seeds, same pictures: two runs differ only by what was changed.
 """
 

@@ -1,0 +1,70 @@
+"""The real worker with an engine that renders nothing, for `benchmarks.queue_overhead`.
+
+Everything is the product's but the engine: a stand-in for the module that the worker's child imports it
+from is put in place here, before the worker starts. No command and no setting of renderq leads to this
+file.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+from PIL import Image
+
+from core.hardware import detect
+from core.log import configure_logging
+from core.settings import get_settings
+from pipeline.rendering import Picture, PreparationStep, Rendering
+from policy.catalogue import Catalogue
+from policy.model_spec import ModelSpec
+from policy.plan import RenderPlan
+from policy.resolve import Policy, resolve
+
+MODEL = "tiny"
+
+
+class NoopEngine:
+    """Prepares nothing and returns one blank picture at once."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        _policy: Policy,
+        *,
+        source: str | None = None,
+        report: Callable[[PreparationStep], None],
+    ) -> None:
+        del source
+        self._report = report
+        self._image = Image.new("RGB", spec.size.default)
+
+    def prepare(self) -> list[PreparationStep]:
+        steps = [PreparationStep("load", "started"), PreparationStep("load", "done", 0.0)]
+        for step in steps:
+            self._report(step)
+        return steps
+
+    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool]) -> Rendering:
+        on_step(plan.num_inference_steps, plan.num_inference_steps)
+        pictures = tuple(Picture(index, seed, self._image, None) for index, seed in enumerate(plan.seeds))
+        return Rendering(pictures, {"total": 0.0}, {"cache": "off", "steps": 0, "cached_steps": 0})
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def main() -> int:
+    stand_in = ModuleType("pipeline.engine")
+    stand_in.Engine = NoopEngine  # type: ignore[attr-defined]
+    sys.modules["pipeline.engine"] = stand_in
+    from tasks.worker import run_worker
+
+    configure_logging("worker")
+    spec = Catalogue.load().get_model(MODEL)
+    policy = resolve(spec, flags={}, env=os.environ, hardware=detect())
+    return run_worker(get_settings(), spec, policy)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
