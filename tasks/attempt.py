@@ -10,8 +10,6 @@ import hashlib
 import time
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from core import store, workers
 from core.artifacts import NewArtifact, artifact_key
 from core.errors import Unavailable
@@ -22,7 +20,7 @@ from policy.plan import RenderPlan
 from policy.retry import classify
 from tasks import provenance
 from tasks.outbox import send
-from tasks.patience import patiently
+from tasks.patience import DATABASE_ERRORS, patiently
 from tasks.predecessor import RUN_TIMEOUT
 from tasks.progress import Progress, Stop
 
@@ -44,7 +42,7 @@ def run(me: Child, job: Job) -> None:
     try:
         with _watch(me, job) as progress:
             _work(me, job, progress)
-    except SQLAlchemyError:
+    except DATABASE_ERRORS:
         # Nothing can be written, not even a failure; the lease ends and upkeep takes the job back.
         _log.exception("job.end_not_written")
     finally:
@@ -79,10 +77,10 @@ def _work(me: Child, job: Job, progress: Progress) -> None:
             error,
             retryable=True,
         )
-    except Unavailable as error:
-        _fail(me, job, "storage_unavailable", "The files could not be stored.", error, retryable=True)
-    except SQLAlchemyError:
+    except DATABASE_ERRORS:
         raise
+    except Unavailable as error:
+        _fail(me, job, error.code, "The artifact store did not take the files.", error, retryable=True)
     except SystemExit:
         # The parent ends this process; the work is lost, the job is not.
         _hand_back(me, job)
@@ -223,5 +221,5 @@ def _count(me: Child) -> None:
     try:
         with me.database.transaction() as session:
             workers.count_job(session, me.setup.worker_id)
-    except SQLAlchemyError:
+    except DATABASE_ERRORS:
         _log.warning("worker.row_not_written")

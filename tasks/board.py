@@ -18,7 +18,7 @@ class _Cells(ctypes.Structure):
         ("warm_pid", ctypes.c_longlong),
         ("child_pid", ctypes.c_longlong),
         ("failed", ctypes.c_longlong),
-        ("jobs_done", ctypes.c_longlong),
+        ("cold_starts", ctypes.c_longlong),
         ("drain_until", ctypes.c_double),
         ("job_since", ctypes.c_double),
         ("beat_at", ctypes.c_double),
@@ -28,7 +28,7 @@ class _Cells(ctypes.Structure):
     warm_pid: int
     child_pid: int
     failed: int
-    jobs_done: int
+    cold_starts: int
     drain_until: float
     job_since: float
     beat_at: float
@@ -65,6 +65,12 @@ class Board:
         self.cells.warm_pid = 0
         self.end_job()
         self.cells.child_pid = os.getpid()
+        self.cells.cold_starts += 1
+
+    def say_warm(self) -> None:
+        """Open the gate for this child."""
+        self.cells.cold_starts = 0
+        self.cells.warm_pid = os.getpid()
 
     def begin_job(self) -> None:
         self.cells.kill_at = 0

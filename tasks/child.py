@@ -15,15 +15,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from core import workers
 from core.artifacts import ArtifactStore
 from core.db import Database
 from core.log import get_logger
 from core.workers import WorkerChanges, WorkerState
-from pipeline.errors import PipelineError
+from pipeline.errors import LoadFailed, PipelineError
 from tasks import predecessor
+from tasks.patience import DATABASE_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
 LOAD_FAILED = 70
 #: A job that must stop does so at its next step; no step of any model takes longer.
 KILL_GRACE_S = 120.0
+#: So many children in a row may be killed before they are ready.
+COLD_DEATHS = 3
 #: Time for the parent to begin its end, so that it forks no successor of a child that could not load.
 FAREWELL_S = 1.0
 
@@ -108,21 +109,31 @@ def prepare(setup: Setup) -> None:
     try:
         record.begin()
         _settle(database, setup)
+        _check_starts(board)
         engine = _make_engine(setup, record)
         engine.prepare()
         _child = Child(setup, engine, database, ArtifactStore(setup.settings.artifacts_url))
         record.ready()
     except Exception as error:  # noqa: BLE001 - whatever it is, no job may reach this child
         _give_up(setup, record, error)
-    board.cells.warm_pid = os.getpid()
+    board.say_warm()
     _log.info("worker.ready", model=setup.spec.id, worker=setup.worker_id)
 
 
 def _settle(database: Database, setup: Setup) -> None:
     try:
         predecessor.settle(database, setup.settings, setup.worker_id)
-    except SQLAlchemyError as error:
+    except DATABASE_ERRORS as error:
         _log.warning("worker.predecessor_not_settled", error=describe(error))  # its lease ends by itself
+
+
+def _check_starts(board: Board) -> None:
+    """End a loop of children that are killed while they load, as a machine without memory does it."""
+    deaths = board.cells.cold_starts - 1
+    if deaths >= COLD_DEATHS:
+        raise LoadFailed(
+            f"its process was killed {deaths} times before it was ready; is there memory enough?"
+        )
 
 
 def _make_engine(setup: Setup, record: Record) -> Engine:
@@ -192,7 +203,7 @@ class Record:
                 workers.note_step(session, self._worker_id, noted)
                 if state == "started":
                     workers.update_worker(session, self._worker_id, state=_STATES[name])
-        except SQLAlchemyError as error:
+        except DATABASE_ERRORS as error:
             _log.warning("worker.row_not_written", error=describe(error))
 
     def ready(self) -> None:
@@ -205,5 +216,5 @@ class Record:
         try:
             with self._database.transaction() as session:
                 workers.update_worker(session, self._worker_id, **changes)
-        except SQLAlchemyError as error:
+        except DATABASE_ERRORS as error:
             _log.warning("worker.row_not_written", error=describe(error))

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import stamina
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import SQLAlchemyError
 
-from core.errors import Unavailable
+from core.errors import DatabaseUnavailable, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: What a use of the database raises, whether it is away or refuses.
+DATABASE_ERRORS = (DatabaseUnavailable, SQLAlchemyError)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,6 +24,4 @@ PATIENCE_S = 60.0
 
 def patiently(call: Callable[P, T]) -> Callable[P, T]:
     """Repeat ``call`` with growing pauses while the storage behind it does not answer."""
-    return stamina.retry(
-        on=(OperationalError, InterfaceError, Unavailable), attempts=None, timeout=PATIENCE_S, wait_max=5.0
-    )(call)
+    return stamina.retry(on=Unavailable, attempts=None, timeout=PATIENCE_S, wait_max=5.0)(call)

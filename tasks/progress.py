@@ -12,11 +12,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 
 from core import store
 from core.log import get_logger
 from core.tables import Job
+from tasks.patience import DATABASE_ERRORS
 
 if TYPE_CHECKING:
     from core.db import Database
@@ -56,6 +56,7 @@ class Progress:
         self.stop: Stop | None = None
         self.step = 0
         self.steps: int | None = None
+        self.failures = 0
         self._database = database
         self._board = board
         self._lease_s = lease_s
@@ -111,8 +112,9 @@ class Progress:
             self._board.beat()
             try:
                 self._tick()
-            except SQLAlchemyError as error:
+            except DATABASE_ERRORS as error:
                 # The lease outlives a short outage; should it not, the end of the attempt finds that out.
+                self.failures += 1
                 _log.warning("job.heartbeat_failed", job_id=self.job.id, error=type(error).__name__)
             if self._cancel or self._overdue():
                 self._board.kill_after(self._kill_grace_s)

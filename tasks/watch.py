@@ -13,13 +13,12 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from core import workers
 from core.db import Database
 from core.log import get_logger
 from core.workers import WorkerState
 from tasks.board import lives
+from tasks.patience import DATABASE_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 #: A child whose job was to end now has this long to hand it back before it is killed.
 QUIT_GRACE_S = 10.0
-#: A heartbeat thread that is silent longer than the lease and this has lost its job, and is stuck.
-FROZEN_GRACE_S = 10.0
+#: A heartbeat thread that is silent for so many leases has lost its job long ago, and is stuck.
+FROZEN_LEASES = 2
 
 FORK = threading.Lock()
 
@@ -98,7 +97,7 @@ class Watch(threading.Thread):
 
     def _kill_hung(self) -> None:
         cells, now = self._board.cells, time.monotonic()
-        frozen_s = self._setup.settings.lease_s + FROZEN_GRACE_S
+        frozen_s = self._setup.settings.lease_s * FROZEN_LEASES
         if cells.kill_at and now > cells.kill_at:
             self._kill("its job did not stop when it had to")
         elif self._board.busy and cells.beat_at and now > cells.beat_at + frozen_s:
@@ -117,7 +116,7 @@ class Watch(threading.Thread):
             return
         try:
             self._write(state)
-        except SQLAlchemyError as error:
+        except DATABASE_ERRORS as error:
             _log.warning("worker.heartbeat_failed", error=type(error).__name__)
         else:
             self._told = state

@@ -14,8 +14,6 @@ import socket
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from core import workers
 from core.db import Database
 from core.hardware import detect
@@ -26,7 +24,7 @@ from tasks import child, predecessor
 from tasks.app import DRAIN_S, RENDER, make_app, queue_of
 from tasks.board import Board
 from tasks.gate import make_gate
-from tasks.patience import patiently
+from tasks.patience import DATABASE_ERRORS, patiently
 from tasks.render import render
 from tasks.watch import Watch, hold_forks
 
@@ -77,7 +75,10 @@ def run_worker(
     code = _run_celery(setup, drain_s)
     watch.finish()
     _leave(setup)
-    return child.LOAD_FAILED if setup.board.cells.failed else code
+    if setup.board.cells.failed:
+        return child.LOAD_FAILED
+    # Celery takes a child killed before its loop runs for an error; a stop that was asked for is none.
+    return 0 if setup.board.draining else code
 
 
 def _full_name(name: str | None, spec: ModelSpec) -> str:
@@ -163,7 +164,7 @@ def _leave(setup: child.Setup) -> None:
                 workers.update_worker(
                     session, setup.worker_id, state=WorkerState.GONE, child_pid=None, current_job_id=None
                 )
-    except SQLAlchemyError as error:
+    except DATABASE_ERRORS as error:
         _log.warning("worker.row_not_written", error=type(error).__name__)
     finally:
         database.dispose()

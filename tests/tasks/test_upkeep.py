@@ -1,4 +1,5 @@
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -16,13 +17,6 @@ from tests.fixtures.workers import Stage
 @pytest.fixture
 def duties(stage: Stage) -> Upkeep:
     return Upkeep.of(stage.settings)
-
-
-def waiting(stage: Stage) -> int:
-    """Messages in the model's queue."""
-    seen = upkeep.Broker(stage.settings).look(["tiny"])
-    assert seen is not None
-    return seen[1]["tiny"]
 
 
 def claim(stage: Stage, job_id: str, lease_s: float = 0.0) -> str:
@@ -48,7 +42,7 @@ def test_a_job_whose_lease_ran_out_is_queued_and_sent_again(stage: Stage, duties
     claim(stage, job_id)
     assert upkeep.rescue_lost(duties) == 1
     assert stage.job(job_id).state == JobState.QUEUED
-    assert waiting(stage) == 1
+    assert stage.messages() == 1
     assert stage.job(job_id).published_at is not None
 
 
@@ -65,7 +59,7 @@ def test_a_job_that_lost_every_attempt_is_parked_and_not_sent(stage: Stage, duti
     upkeep.rescue_lost(duties)
     job = stage.job(job_id)
     assert (job.state, job.error_code) == (JobState.FAILED, "worker_lost")
-    assert waiting(stage) == 0
+    assert stage.messages() == 0
 
 
 def test_a_job_that_was_never_sent_is_sent_once(stage: Stage, duties: Upkeep) -> None:
@@ -74,7 +68,7 @@ def test_a_job_that_was_never_sent_is_sent_once(stage: Stage, duties: Upkeep) ->
     age(stage, job_id, upkeep.UNSENT_S + 1)
     assert upkeep.resend_unpublished(duties) == 1
     assert upkeep.resend_unpublished(duties) == 0
-    assert waiting(stage) == 1
+    assert stage.messages() == 1
 
 
 def test_a_message_that_redis_lost_is_sent_again_after_two_looks(
@@ -87,7 +81,7 @@ def test_a_message_that_redis_lost_is_sent_again_after_two_looks(
     assert upkeep.resend_missing(duties) == 0, "it may be on its way to a worker"
     assert upkeep.resend_missing(duties) == 1
     assert upkeep.resend_missing(duties) == 0
-    assert waiting(stage) == 1
+    assert stage.messages() == 1
 
 
 def test_a_queue_that_holds_its_messages_gets_no_second_ones(stage: Stage, duties: Upkeep) -> None:
@@ -95,11 +89,13 @@ def test_a_queue_that_holds_its_messages_gets_no_second_ones(stage: Stage, dutie
         stage.submit()
     for _ in range(3):
         assert upkeep.resend_missing(duties) == 0
-    assert waiting(stage) == 3
+    assert stage.messages() == 3
 
 
-def test_a_new_redis_server_gets_the_missing_messages_at_the_first_look(tmp_path, own_valkey: Valkey) -> None:
-    with Stage(tmp_path, own_valkey.url) as stage:
+def test_a_new_redis_server_gets_the_missing_messages_at_the_first_look(
+    tmp_path: Path, own_valkey: Valkey
+) -> None:
+    with Stage(tmp_path, own_valkey) as stage:
         duties = Upkeep.of(stage.settings)
         for _ in range(2):
             stage.submit()
@@ -109,7 +105,7 @@ def test_a_new_redis_server_gets_the_missing_messages_at_the_first_look(tmp_path
             file.unlink()
         own_valkey.start()
         assert upkeep.resend_missing(duties) == 2
-        assert waiting(stage) == 2
+        assert stage.messages() == 2
 
 
 def test_a_job_that_no_worker_took_in_time_expires(stage: Stage, duties: Upkeep) -> None:
@@ -172,8 +168,10 @@ def test_only_the_files_of_attempts_that_are_over_and_did_not_complete_are_swept
     assert {file.key for file in stage.artifacts.list()} == {keys["running"], keys["done"]}
 
 
-def test_a_duty_that_fails_does_not_keep_the_others_from_their_turn(tmp_path, own_valkey: Valkey) -> None:
-    with Stage(tmp_path, own_valkey.url) as stage:
+def test_a_duty_that_fails_does_not_keep_the_others_from_their_turn(
+    tmp_path: Path, own_valkey: Valkey
+) -> None:
+    with Stage(tmp_path, own_valkey) as stage:
         job_id = stage.submit(send=False)
         claim(stage, job_id)
         own_valkey.kill()
@@ -197,4 +195,4 @@ def test_the_loop_does_its_duties_until_it_is_stopped(stage: Stage) -> None:
     claim(stage, job_id)
     stage.start_upkeep()
     stage.wait_job(job_id, JobState.QUEUED)
-    wait_until(lambda: waiting(stage) == 1, what="the message")
+    wait_until(lambda: stage.messages() == 1, what="the message")

@@ -1,0 +1,104 @@
+"""How an attempt ends when the engine fails: the real engine, whose render is made to fail."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from core import store
+from core.hardware import detect
+from core.ids import new_id
+from core.lifecycle import JobState
+from core.tables import Job
+from pipeline.engine import Engine
+from pipeline.errors import NotFinite, OutOfMemory, WeightsMissing
+from policy.plan import RenderPlan
+from policy.resolve import resolve
+from tasks import attempt
+from tasks.board import Board
+from tasks.child import Child, Setup
+from tests.fixtures.workers import Stage
+
+
+class Failing(Engine):
+    """An engine that meets one error; it keeps the plans it was given."""
+
+    error: BaseException
+    plans: list[RenderPlan]
+
+    def render(self, plan: RenderPlan, on_step: Any = None) -> Any:
+        del on_step
+        self.plans.append(plan)
+        raise self.error
+
+
+@pytest.fixture
+def me(stage: Stage) -> Child:
+    spec = stage.catalogue["tiny"]
+    policy = resolve(spec, flags={}, env={}, hardware=detect())
+    setup = Setup(stage.settings, spec, policy, new_id(), "tiny@test", Board())
+    engine = Failing(spec, policy)
+    engine.plans = []
+    return Child(setup, engine, stage.database, stage.artifacts)
+
+
+def run(stage: Stage, me: Child, job_id: str, error: BaseException) -> Job:
+    assert isinstance(me.engine, Failing)
+    me.engine.error = error
+    with stage.database.transaction() as session:
+        job = store.claim(session, job_id, me.setup.worker_id, 60)
+    assert job is not None
+    attempt.run(me, job)
+    return stage.job(job_id)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OutOfMemory("too big"), NotFinite("NaN")])
+def test_a_failure_that_a_safer_try_may_avoid_is_tried_once_more_without_cache(
+    stage: Stage, me: Child, error: Exception
+) -> None:
+    job_id = stage.submit(send=False, cache="fast")
+    assert run(stage, me, job_id, error).state == JobState.QUEUED
+    assert stage.messages() == 1, "it is sent at once"
+    job = run(stage, me, job_id, error)
+    assert job.state == JobState.FAILED
+    assert job.error_code in ("out_of_memory", "output_not_finite")
+    assert stage.outcomes(job_id) == ["retried", "failed"]
+    assert isinstance(me.engine, Failing)
+    assert [plan.cache for plan in me.engine.plans] == ["fast", "off"]
+
+
+def test_a_failure_that_no_try_can_help_fails_at_once_in_its_own_words(stage: Stage, me: Child) -> None:
+    job = run(stage, me, stage.submit(send=False), WeightsMissing("no weights in this folder"))
+    assert (job.state, job.error_code, job.error_retryable) == (JobState.FAILED, "weights_missing", False)
+    assert job.error_message == "no weights in this folder"
+
+
+def test_an_unexpected_error_waits_before_its_second_try(stage: Stage, me: Child) -> None:
+    job = run(stage, me, stage.submit(send=False), ZeroDivisionError("secret /path"))
+    assert job.state == JobState.QUEUED
+    assert job.run_after is not None
+    assert stage.messages() == 0
+
+
+def test_a_job_without_attempts_left_fails_with_the_last_error(stage: Stage, me: Child) -> None:
+    job = run(stage, me, stage.submit(send=False, max_attempts=1), ZeroDivisionError("secret /path"))
+    assert (job.state, job.error_code) == (JobState.FAILED, "internal_error")
+    assert "secret" not in (job.error_message or "")
+
+
+def test_the_end_of_the_process_hands_the_job_back_uncounted(stage: Stage, me: Child) -> None:
+    job_id = stage.submit(send=False, max_attempts=1)
+    with pytest.raises(SystemExit):
+        run(stage, me, job_id, SystemExit(0))
+    job = stage.job(job_id)
+    assert (job.state, job.counted_attempts) == (JobState.QUEUED, 0)
+    assert stage.messages() == 1
+
+
+def test_an_end_that_cannot_be_written_leaves_the_job_to_its_lease(stage: Stage, me: Child) -> None:
+    refusal = "BEFORE UPDATE OF error_code ON jobs BEGIN SELECT RAISE(ABORT, 'no'); END"
+    job_id = stage.submit(send=False)
+    with stage.database.transaction() as session:
+        session.execute(text(f"CREATE TRIGGER no_end {refusal}"))
+    job = run(stage, me, job_id, WeightsMissing("no weights"))
+    assert job.state == JobState.IN_PROGRESS

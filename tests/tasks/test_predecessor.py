@@ -1,0 +1,78 @@
+from typing import Any
+
+from sqlalchemy import update
+
+from core import store
+from core.clock import now
+from core.ids import new_id
+from core.lifecycle import JobState
+from core.tables import Attempt
+from tasks import predecessor
+from tests.fixtures.workers import Stage
+
+
+def held_by(stage: Stage, worker_id: str, **fields: Any) -> str:
+    """A job that a worker claimed and holds."""
+    job_id = stage.submit(send=False, **fields)
+    with stage.database.transaction() as session:
+        assert store.claim(session, job_id, worker_id, 60) is not None
+    return job_id
+
+
+def settle(stage: Stage, worker_id: str) -> None:
+    predecessor.settle(stage.database, stage.settings, worker_id)
+
+
+def test_the_job_of_a_dead_child_is_queued_and_sent_before_its_lease_ends(stage: Stage) -> None:
+    worker_id = new_id()
+    job_id = held_by(stage, worker_id)
+    settle(stage, worker_id)
+    assert stage.job(job_id).state == JobState.QUEUED
+    assert stage.outcomes(job_id) == ["lost"]
+    assert stage.messages() == 1
+
+
+def test_the_job_of_another_worker_is_left_alone(stage: Stage) -> None:
+    job_id = held_by(stage, new_id())
+    settle(stage, new_id())
+    assert stage.job(job_id).state == JobState.IN_PROGRESS
+
+
+def test_a_job_that_was_to_be_cancelled_is_canceled(stage: Stage) -> None:
+    worker_id = new_id()
+    job_id = held_by(stage, worker_id)
+    stage.cancel(job_id)
+    settle(stage, worker_id)
+    assert stage.job(job_id).state == JobState.CANCELED
+    assert stage.messages() == 0
+
+
+def test_a_job_that_had_to_be_killed_for_its_time_is_failed(stage: Stage) -> None:
+    worker_id = new_id()
+    job_id = held_by(stage, worker_id, run_timeout_s=5)
+    with stage.database.transaction() as session:
+        session.execute(update(Attempt).where(Attempt.job_id == job_id).values(started_at=now(-10)))
+    settle(stage, worker_id)
+    job = stage.job(job_id)
+    assert (job.state, job.error_code) == (JobState.FAILED, "run_timeout")
+
+
+def test_a_job_that_kills_every_child_is_parked(stage: Stage) -> None:
+    worker_id = new_id()
+    job_id = held_by(stage, worker_id, max_attempts=2)
+    settle(stage, worker_id)
+    with stage.database.transaction() as session:
+        assert store.claim(session, job_id, worker_id, 60) is not None
+    settle(stage, worker_id)
+    job = stage.job(job_id)
+    assert (job.state, job.error_code) == (JobState.FAILED, "worker_lost")
+    assert stage.outcomes(job_id) == ["lost", "lost"]
+
+
+def test_what_a_stopped_worker_left_goes_back_uncounted(stage: Stage) -> None:
+    worker_id = new_id()
+    job_id = held_by(stage, worker_id)
+    predecessor.hand_back(stage.database, stage.settings, worker_id)
+    job = stage.job(job_id)
+    assert (job.state, job.counted_attempts) == (JobState.QUEUED, 0)
+    assert stage.messages() == 1
