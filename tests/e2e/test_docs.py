@@ -1,4 +1,4 @@
-"""Every command shown in README and docs/ works: it is run here as it stands, or named with the test that runs it."""
+"""Every command shown in README and docs/ works: it is run here, or named with the test that runs it."""
 
 import os
 import re
