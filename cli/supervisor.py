@@ -29,7 +29,7 @@ CLOSING_WORDS = 12
 Say = Callable[[str, str], None]
 
 
-class StopRequested(Exception):  # noqa: N818 - a wish, not an error
+class StopRequested(Exception):
     """Ctrl-C or SIGTERM arrived."""
 
 

@@ -16,11 +16,18 @@ __all__ = ["stack"]
 Run = Callable[..., Result]
 
 
+@pytest.fixture(autouse=True)
+def fresh_settings() -> Iterator[None]:
+    """Settings are read once in a process; a test that changes the environment must not leave them behind."""
+    get_settings.cache_clear()
+    yield
+    get_settings.cache_clear()
+
+
 @pytest.fixture
 def renderq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run ``renderq`` in this process, with a data folder of its own and settings read anew."""
+    """Run ``renderq`` in this process, with a data folder of its own."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    get_settings.cache_clear()
     return lambda *arguments, **more: CliRunner().invoke(app, list(arguments), **more)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli import checks
-from core.settings import Settings, get_settings
+from core.settings import Settings
 from tests.cli.conftest import Run
 from tests.fixtures.stack import RunningStack
 
@@ -17,7 +17,6 @@ DEPLOYMENT = ["database", "redis", "artifacts", "workers", "api"]
 def examine(monkeypatch: pytest.MonkeyPatch, **environment: str) -> dict[str, checks.Finding]:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    get_settings.cache_clear()
     return {finding.name: finding for finding in checks.check_deployment()}
 
 
