@@ -38,7 +38,12 @@ async def read_json(request: Request) -> dict[str, Any]:
 def parse_object(raw: bytes) -> dict[str, Any]:
     """Return the JSON object in ``raw``, which must be UTF-8 and hold nothing else."""
     try:
-        body = _decode(raw.decode("utf-8"))
+        body = json.loads(
+            raw.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
     except UnicodeDecodeError as error:
         raise Refused("malformed_json", f"the body is not UTF-8: byte {error.start} cannot be read") from None
     except json.JSONDecodeError as error:
@@ -79,12 +84,6 @@ async def _read(request: Request) -> bytes:
 
 def _too_large() -> Refused:
     return Refused("body_too_large", f"the body is larger than {BODY_LIMIT_BYTES} bytes")
-
-
-def _decode(text: str) -> object:
-    if text.startswith("\ufeff"):
-        raise Refused("malformed_json", "the body begins with a byte order mark")
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

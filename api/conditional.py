@@ -13,7 +13,7 @@ class Span(NamedTuple):
     end: int
 
 
-class Unsatisfiable(Exception):  # noqa: N818 - named as the RFC names it
+class Unsatisfiable(Exception):
     """The range begins behind the end of the file."""
 
 

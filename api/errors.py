@@ -37,7 +37,7 @@ PROBLEMS: Mapping[str, tuple[int, str]] = MappingProxyType(
 )
 
 
-class Refused(Exception):  # noqa: N818 - it says what happened to the call
+class Refused(Exception):
     """A call answered with a problem document."""
 
     def __init__(

@@ -20,7 +20,7 @@ BACKLOG = 512
 log = structlog.get_logger(__name__)
 
 
-class CannotServe(Exception):  # noqa: N818 - reads as the sentence it is
+class CannotServe(Exception):
     """The API cannot be started as asked; the message says why and what to do."""
 
 

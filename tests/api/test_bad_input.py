@@ -217,6 +217,12 @@ def test_a_malformed_body_is_refused_and_nothing_is_stored(
     assert count_jobs() == 0
 
 
+def test_the_first_byte_that_is_not_utf8_is_named(shared_client: TestClient) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = shared_client.post("/v1/jobs", content=b'{"prompt":"\xff"}', headers=headers)
+    assert "not UTF-8: byte 11" in assert_problem(answer, 400, "malformed_json")["detail"]
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -105,6 +105,7 @@ def test_a_list_is_newest_first_and_read_on_by_its_last_id(client: TestClient, s
     second = client.get("/v1/jobs", params={"limit": 3, "after": first["last_id"]}).json()
     assert [job["id"] for job in second["data"]] == newest_first[2:]
     assert second["has_more"] is False
+    assert {job["queue_position"] for job in second["data"]} == {None}
 
 
 def test_an_empty_list_is_a_list(client: TestClient) -> None:
