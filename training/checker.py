@@ -64,17 +64,18 @@ def _check_landscape(spec: Landscape, pixels: Pixels) -> dict[str, bool]:
         "far": _far(spec, pixels, brightness) == spec.far,
     }
     x = _X[spec.side]
+    behind = _behind(spec, brightness)
     if spec.roof and spec.wall:
-        found["roof"] = _shows(
-            pixels[28:40, x - 13 : x + 14], spec.roof, _dimmed(scenes.ROOFS, brightness), 40
-        )
+        roofs = _dimmed(scenes.ROOFS, brightness)
+        eaves = pixels[38:40, [*range(x - 12, x - 9), *range(x + 10, x + 13)]]  # wider than a tree's crown
+        has_eaves = _shows(eaves, spec.roof, roofs, 1, behind)
+        found["roof"] = has_eaves and _shows(pixels[28:40, x - 13 : x + 14], spec.roof, roofs, 40, behind)
         found["wall"] = _shows(
             pixels[40:54, x - 11 : x + 12], spec.wall, _dimmed(scenes.WALLS, brightness), 140
         )
     if spec.sail:
-        found["sail"] = _shows(
-            pixels[27:46, x - 10 : x + 13], spec.sail, _dimmed(scenes.SAILS, brightness), 50
-        )
+        sails = _dimmed(scenes.SAILS, brightness)
+        found["sail"] = _shows(pixels[30:41, x - 8 : x + 11], spec.sail, sails, 40, behind)
     if spec.tree:
         crowns = {name: dim(colour, brightness) for name, colour in scenes.TREES.items()}
         x = _X[spec.tree_side]
@@ -100,12 +101,20 @@ def _nearest(value: Pixels, colours: Mapping[str, RGB]) -> str:
     return min(colours, key=lambda name: float(((value - colours[name]) ** 2).sum()))
 
 
-def _shows(region: Pixels, name: str, colours: Mapping[str, RGB], enough: int) -> bool:
+def _behind(spec: Landscape, brightness: float) -> tuple[RGB, ...]:
+    """Colours that may be seen past a roof or a sail, which are no colours of it."""
+    red, green, blue = (int(0.15 * a + 0.85 * b) for a, b in zip(*scenes.SKIES[spec.sky], strict=True))
+    return dim(scenes.MOUNTAIN, brightness), dim(scenes.HILL, brightness), (red, green, blue)
+
+
+def _shows(
+    region: Pixels, name: str, colours: Mapping[str, RGB], enough: int, behind: tuple[RGB, ...] = ()
+) -> bool:
     """Whether more than `enough` pixels are of this colour, and no other colour has more."""
-    palette = np.array(list(colours.values()), np.float64)
+    palette = np.array([*colours.values(), *behind], np.float64)
     distances = np.sqrt(((region[:, :, None] - palette) ** 2).sum(-1))
     nearest = distances.argmin(-1)[distances.min(-1) < 70]
-    counts = dict(zip(colours, np.bincount(nearest, minlength=len(palette)), strict=True))
+    counts = dict(zip(colours, np.bincount(nearest, minlength=len(palette)), strict=False))
     return bool(counts[name] > enough and counts[name] == max(counts.values()))
 
 

@@ -28,7 +28,7 @@ class Mixture:
 
     Attributes:
         landscapes: Landscapes among the scenes; the rest are single shapes.
-        sea: Boats among the landscapes. There are only 270 scenes with a boat, but 38 880 with a house.
+        sea: Boats among the landscapes. There are only 378 scenes with a boat, but 64 800 with a house.
         unknown_words: Captions with one word outside the vocabulary, so that such words do no harm.
         empty: Captions left empty, which true classifier-free guidance needs.
     """

@@ -49,7 +49,7 @@ class Report:
 def load_pipeline(folder: Path, device: str = "cpu") -> Any:  # noqa: ANN401 - diffusers publishes no types
     """The folder's pipeline in float32, without a progress bar and without asking any hub."""
     kind: Any = FluxPipeline
-    pipeline = kind.from_pretrained(folder, local_files_only=True).to(device, torch.float32)
+    pipeline = kind.from_pretrained(folder, local_files_only=True, dtype=torch.float32).to(device)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 

@@ -6,14 +6,15 @@ The weights are stored as float16 safetensors. The decoder comes from another pi
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxPipeline
 
+from training import checkpoint
 from training import model as models
-from training.train import CHECKPOINT
 from training.vocabulary import make_tokenizer
 
 BUNDLED: Final = Path(__file__).parent.parent / "pipeline" / "tiny"
@@ -27,17 +28,19 @@ def export(run: Path, folder: Path, vae: Path = BUNDLED) -> None:
     pipeline_kind, scheduler_kind, vae_kind = kinds
     pipeline = pipeline_kind(
         scheduler=scheduler_kind(shift=_SHIFT),
-        vae=vae_kind.from_pretrained(vae / "vae", local_files_only=True),
+        vae=vae_kind.from_pretrained(vae / "vae", local_files_only=True, dtype=torch.float16),
         tokenizer=make_tokenizer(),
         tokenizer_2=make_tokenizer(),
-        **dict(parts.parts()),
+        **dict(parts.half().named_children()),
     )
-    pipeline.to(torch.float16).save_pretrained(folder, safe_serialization=True)
-    _name_the_tokenizer_class(folder)
+    pipeline.save_pretrained(folder, safe_serialization=True)
+    _tidy(folder)
 
 
 def _averaged(run: Path) -> models.TextToLatents:
-    state = torch.load(run / CHECKPOINT, map_location="cpu", weights_only=True)
+    state = checkpoint.load(run)
+    if state is None:
+        raise FileNotFoundError(f"{run} holds no {checkpoint.NAME}")
     parts = models.build(seed=0)
     parts.load_state_dict(state["average"], strict=False)
     missing = {name for name, _ in parts.named_parameters()} - set(state["average"])
@@ -46,11 +49,15 @@ def _averaged(run: Path) -> models.TextToLatents:
     return parts.eval()
 
 
-def _name_the_tokenizer_class(folder: Path) -> None:
-    """Use the class name that transformers 4 and 5 both know; 5 saves a name of its own."""
+def _tidy(folder: Path) -> None:
+    """Name the tokenizer's class as transformers 4 and 5 both know it, and no path of this machine."""
     for file in ("model_index.json", "tokenizer/tokenizer_config.json", "tokenizer_2/tokenizer_config.json"):
         text = (folder / file).read_text()
         (folder / file).write_text(text.replace("TokenizersBackend", "PreTrainedTokenizerFast"))
+    for config in folder.glob("*/config.json"):
+        values = json.loads(config.read_text())
+        values.pop("_name_or_path", None)
+        config.write_text(json.dumps(values, indent=2) + "\n")
 
 
 def main(arguments: list[str] | None = None) -> None:

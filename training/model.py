@@ -1,6 +1,5 @@
 """The parts of the tiny FLUX model that are trained together: two text encoders and the transformer."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -51,10 +50,6 @@ class TextToLatents(nn.Module):
         )
         return cast("Tensor", velocity)
 
-    def parts(self) -> Iterator[tuple[str, Any]]:
-        """Each part with the name of its folder."""
-        yield from self.named_children()
-
 
 def positions(height: int, width: int, text: int) -> tuple[Tensor, Tensor]:
     """FLUX's position ids: (0, row, column) per latent token, zeros per text token."""
@@ -79,7 +74,7 @@ def load(folder: Path) -> TextToLatents:
         "transformer": FluxTransformer2DModel,
     }
     loaded = {
-        name: part.from_pretrained(folder / name, local_files_only=True).float()
+        name: part.from_pretrained(folder / name, local_files_only=True, dtype=torch.float32)
         for name, part in parts.items()
     }
     return TextToLatents(**loaded)

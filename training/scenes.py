@@ -44,8 +44,8 @@ SUN: Final[RGB] = (255, 225, 60)
 MOON: Final[RGB] = (245, 240, 215)
 
 WALLS: Final = ("white", "yellow", "pink", "gray", "red", "blue", "green", "orange", "purple", "brown")
-ROOFS: Final = ("red", "blue", "green", "brown", "purple", "orange")
-SAILS: Final = ("white", "red", "yellow", "orange", "pink")
+ROOFS: Final = WALLS
+SAILS: Final = ("white", "yellow", "pink", "red", "orange", "blue", "purple")
 FAR: Final = ("mountains", "hills")
 SIDES: Final = ("left", "right")
 

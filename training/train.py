@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from training import checkpoint
 from training import model as models
 from training.data import Mixture, training_batch
 from training.latents import Latents, to_unit_range
 from training.muon import optimisers
 from training.vocabulary import TEXT_TOKENS, make_tokenizer
 
-CHECKPOINT: Final = "checkpoint.pt"
 _LOG_EVERY: Final = 25
 
 
@@ -80,7 +80,7 @@ class Run:
         """One step of gradient descent; returns its loss."""
         loss = self._loss(*self._batch())
         self.model.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
@@ -122,14 +122,8 @@ class Run:
         past = list(self.average.values())
         torch._foreach_lerp_(past, [weights[name] for name in self.average], 1 - share)
 
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint, replacing the last one only when it is complete."""
-        folder.mkdir(parents=True, exist_ok=True)
-        unfinished = folder / f"{CHECKPOINT}.part"
-        torch.save(self._state(), unfinished)
-        unfinished.replace(folder / CHECKPOINT)
-
-    def _state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs, and `training.export`."""
         return {
             "step": self.step,
             "weights": self.model.state_dict(),
@@ -137,17 +131,13 @@ class Run:
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
         }
 
-    def resume(self, folder: Path) -> bool:
-        """Go on from the folder's checkpoint, if it has one."""
-        if not (folder / CHECKPOINT).exists():
-            return False
-        state = torch.load(folder / CHECKPOINT, map_location=self.device, weights_only=True)
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
         self.step = state["step"]
         self.model.load_state_dict(state["weights"])
         self.average = state["average"]
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
-        return True
 
 
 def train(run: Run, folder: Path, save_every: int) -> Iterator[tuple[int, float]]:
@@ -157,7 +147,7 @@ def train(run: Run, folder: Path, save_every: int) -> Iterator[tuple[int, float]
         losses.append(run.take_step())
         is_last = run.step == run.recipe.steps
         if run.step % save_every == 0 or is_last:
-            run.save(folder)
+            checkpoint.save(folder, run.state())
         if run.step % _LOG_EVERY == 0 or is_last:
             yield run.step, float(torch.stack(losses).mean())
             losses.clear()
@@ -188,7 +178,8 @@ def main(arguments: list[str] | None = None) -> None:
         mixture=Mixture(landscapes=chosen.landscapes),
     )  # fmt: skip
     run = Run(recipe, chosen.start, "cuda" if torch.cuda.is_available() else "cpu")
-    if run.resume(chosen.run):
+    if state := checkpoint.load(chosen.run, run.device):
+        run.restore(state)
         print(f"resumed at step {run.step}", flush=True)
     started, first = time.perf_counter(), run.step
     for step, loss in train(run, chosen.run, chosen.save_every):
