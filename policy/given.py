@@ -13,9 +13,8 @@ from policy.options import ENV_PREFIX, OPTIONS, Option
 from policy.values import BadValueError, read_value, text_of
 from policy.wording import closest, quote, show
 
-_NEAR_MISS = (
-    0.8  # similarity from which RENDERQ_COMPIL is taken for a slip and not for somebody else's setting
-)
+# How alike a variable is that counts as a slip and not as somebody else's setting.
+_NEAR_MISS = 0.8
 
 
 @dataclass(frozen=True, slots=True)
