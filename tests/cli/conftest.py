@@ -9,9 +9,6 @@ from typer.testing import CliRunner, Result
 from cli.main import app
 from core.settings import get_settings
 from tests.fixtures.scripted_server import ScriptedServer, run_scripted_server
-from tests.fixtures.stack import stack
-
-__all__ = ["stack"]
 
 Run = Callable[..., Result]
 

@@ -1,5 +1,6 @@
 """`renderq up` as its user meets it: refusals in words, restarts, and nothing left behind."""
 
+import json
 import os
 import signal
 import socket
@@ -14,6 +15,10 @@ from tests.fixtures.stack import QUICK, RENDERQ, RunningStack, RunningUp, start_
 from tests.fixtures.waiting import wait_until
 
 NAMES = ("renderq api", "renderq worker", "renderq upkeep", "valkey-server")
+CHECKS = [
+    *("python", "packages", "device", "compiler", "valkey"),
+    *("database", "redis", "artifacts", "workers", "api"),
+]
 BROKEN_MODEL = """
 id = "broken"
 name = "Broken"
@@ -93,6 +98,25 @@ def try_to_submit(stack: RunningStack) -> str:
         return stack.submit("a boat with a yellow sail on the sea", seed=1)
     except httpx2.TransportError:
         return ""
+
+
+@pytest.mark.xdist_group("stack")
+def test_the_doctor_finds_a_running_system_in_order(stack: RunningStack) -> None:
+    done = subprocess.run(
+        [sys.executable, RENDERQ, "doctor", "--json"],
+        env={**os.environ, **stack.env, "RENDERQ_URL": stack.url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    answer = json.loads(done.stdout)
+    assert answer["ok"]
+    found: dict[str, dict[str, str]] = {check["name"]: check for check in answer["checks"]}
+    assert list(found) == CHECKS
+    assert {name for name, check in found.items() if check["level"] != "ok"} <= {"device"}
+    assert found["redis"]["text"].endswith("maxmemory-policy noeviction, appendonly yes")
+    assert "tiny" in found["workers"]["text"]
 
 
 def test_a_port_in_use_is_refused_in_words(tmp_path: Path) -> None:
