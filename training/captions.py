@@ -140,6 +140,22 @@ _SHAPE: Final = re.compile(
 )
 
 
+_ROOF_OR_SAIL: Final = re.compile(rf" with an? (?:{_any((*ROOFS, *SAILS))}) (?:roof|sail)")
+_COLOUR_OF_THING: Final = re.compile(rf"an? (?:{_any((*WALLS, *TREES))}) (?=house|tree)")
+_ANY_GROUND: Final = re.compile(_any(_GROUND_OF))
+
+
+def leave_out_details(landscape: str, rng: random.Random) -> str:
+    """A shorter sentence, outside the grammar, that a landscape's caption is one answer to.
+
+    The roof or sail always goes, other colours and the ground sometimes: "a red house at night".
+    """
+    text = _ROOF_OR_SAIL.sub("", landscape)
+    if rng.random() < 0.5:
+        text = _COLOUR_OF_THING.sub("a ", text)
+    return _ANY_GROUND.sub("", text) if rng.random() < 0.5 else text
+
+
 def read(caption: str) -> Scene:
     """The scene that a caption names; capitals and a final full stop do not matter.
 

@@ -29,12 +29,14 @@ class Mixture:
     Attributes:
         landscapes: Landscapes among the scenes; the rest are single shapes.
         sea: Boats among the landscapes. There are only 378 scenes with a boat, but 64 800 with a house.
+        vague: Landscapes whose caption leaves details out; the picture then shows any of them.
         unknown_words: Captions with one word outside the vocabulary, so that such words do no harm.
         empty: Captions left empty, which true classifier-free guidance needs.
     """
 
     landscapes: float = 0.88
     sea: float = 0.12
+    vague: float = 0.08
     unknown_words: float = 0.06
     empty: float = 0.08
 
@@ -112,6 +114,8 @@ def _example(scene: Scene, mixture: Mixture, rng: random.Random) -> tuple[Pixels
     caption = captions.write(scene, rng)
     if rng.random() < mixture.empty:
         return pixels, ""
+    if isinstance(scene, Landscape) and rng.random() < mixture.vague:
+        caption = captions.leave_out_details(caption, rng)
     if rng.random() < mixture.unknown_words:
         words = caption.split()
         words.insert(rng.randint(0, len(words)), _UNKNOWN_WORD)

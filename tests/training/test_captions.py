@@ -35,6 +35,16 @@ def test_a_full_landscape_is_understood() -> None:
     )
 
 
+def test_a_caption_can_leave_details_out() -> None:
+    caption = "a red house with a blue roof on the right and a green tree in the snow at night"
+    assert {captions.leave_out_details(caption, random.Random(seed)) for seed in range(20)} == {
+        "a red house on the right and a green tree in the snow at night",
+        "a red house on the right and a green tree at night",
+        "a house on the right and a tree in the snow at night",
+        "a house on the right and a tree at night",
+    }
+
+
 def test_what_a_shape_leaves_unsaid_has_one_meaning() -> None:
     assert captions.read("a red circle") == Shape("circle", "red", "medium", "center", "white")
 

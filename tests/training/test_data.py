@@ -7,7 +7,7 @@ from training import captions
 from training.data import Mixture, held_out_landscapes, held_out_shapes, is_held_out, training_batch
 from training.scenes import Landscape
 
-PLAIN = Mixture(unknown_words=0, empty=0)
+PLAIN = Mixture(vague=0, unknown_words=0, empty=0)
 
 
 def test_the_same_step_has_the_same_batch() -> None:
