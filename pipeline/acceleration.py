@@ -19,46 +19,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import cache_dit
+from diffusers import DiffusionPipeline
 from torch import nn
 
-from pipeline.compilation import compiles_so_far, set_limits
+from pipeline.compilation import CompilePlan, compiled_scope, compiles_so_far, set_limits
 from pipeline.errors import MountFailed, StepsMismatch
 from policy.cache import CacheConfig, CacheDecision
-from policy.resolve import Policy
 
 __all__ = ["Acceleration", "CompilePlan", "compiles_so_far"]
 
 Backend = str | Callable[..., Any]
 # Without a mask Cache-DiT decides while running and wants no limit on the number of reused steps but ours.
 _UNLIMITED = -1
-
-
-@dataclass(frozen=True, slots=True)
-class CompilePlan:
-    """What is compiled and how, as resolved.
-
-    Attributes:
-        wanted: Whether to compile at all.
-        scope: ``regional`` (the repeated blocks) or ``whole``.
-        mode: A mode of torch.compile.
-        dynamic: Whether shapes are symbolic from the start; None: from their second value on.
-    """
-
-    wanted: bool
-    scope: str = "regional"
-    mode: str = "default"
-    dynamic: bool | None = None
-
-    @classmethod
-    def from_policy(cls, policy: Policy) -> "CompilePlan":
-        """Reads the compile options of a resolved policy."""
-        dynamic = policy["compile_dynamic"]
-        return cls(
-            wanted=policy["compile"],
-            scope=policy["compile_scope"],
-            mode=policy["compile_mode"],
-            dynamic=None if dynamic == "auto" else dynamic,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +54,7 @@ class Acceleration:
         plan: CompilePlan,
         *,
         cache_wanted: bool,
+        pipeline: Any = None,  # noqa: ANN401 (diffusers publishes no types)
         backend: Backend = "inductor",
         compile_before_mount: bool = False,
     ) -> None:
@@ -92,6 +65,8 @@ class Acceleration:
                 have been loaded anew.
             plan: What to compile.
             cache_wanted: Whether this worker's requests are cached; compiling then waits for the mount.
+            pipeline: Where they come from: asked for how its transformer is built, when that is not known by
+                the transformer's own class. It is not changed.
             backend: A backend of torch.compile; tests count with their own.
             compile_before_mount: The faulty order, for the measurement in `pipeline.order` alone: nothing
                 that a worker runs passes it.
@@ -100,6 +75,7 @@ class Acceleration:
         self._transformers = transformers
         self._plan = plan
         self._cache_wanted = cache_wanted
+        self._pipeline = pipeline
         self._backend = backend
         self._compile_before_mount = compile_before_mount
         self._mount: _Mount | None = None
@@ -135,7 +111,7 @@ class Acceleration:
             _refresh(modules, wanted)
             return
         try:
-            _mount(modules, wanted)
+            _mount(modules, wanted, self._pipeline)
         except Exception as error:
             _unmount(modules)
             words = " ".join(str(error).split())[:300]
@@ -207,7 +183,7 @@ class Acceleration:
     def effective(self) -> dict[str, object]:
         """Returns what is really on the modules, read from them and not from our own notes."""
         modules = tuple(self._transformers())
-        scopes = sorted({_compiled_scope(module) for module in modules})
+        scopes = sorted(set(map(compiled_scope, modules)))
         return {
             "mounted": all(getattr(module, "_is_cached", False) for module in modules),
             "compile_scope": scopes[0] if len(scopes) == 1 else "/".join(scopes),
@@ -227,19 +203,21 @@ def _names(modules: Iterable[nn.Module]) -> str:
     return ", ".join(type(module).__name__ for module in modules)
 
 
-def _mount(modules: Sequence[nn.Module], configs: Sequence[CacheConfig]) -> None:
+def _mount(modules: Sequence[nn.Module], configs: Sequence[CacheConfig], pipeline: Any) -> None:  # noqa: ANN401
     """Mounts all transformers in one call, each with its own step count, mask and knobs."""
     with _unhooked(modules):
-        _mount_unhooked(modules, configs)
+        adapters = [_adapter(module, pipeline) for module in modules]
+        for adapter, config in zip(adapters, configs, strict=True):
+            _check_fits(adapter, config)
+        # The base is neutral on purpose: a modifier cannot take back a mask that the base sets.
+        base = cache_dit.DBCacheConfig(enable_separate_cfg=False)
+        cache_dit.enable_cache(_join(modules, adapters, configs), cache_config=base)
     if not all(hasattr(module, "_context_manager") for module in modules):
         raise ValueError("it found no blocks to cache")
 
 
-def _mount_unhooked(modules: Sequence[nn.Module], configs: Sequence[CacheConfig]) -> None:
-    adapters = [_adapter(module) for module in modules]
-    for adapter, config in zip(adapters, configs, strict=True):
-        _check_fits(adapter, config)
-    one_for_all = cache_dit.BlockAdapter(
+def _join(modules: Sequence[nn.Module], adapters: Sequence[Any], configs: Sequence[CacheConfig]) -> Any:  # noqa: ANN401
+    return cache_dit.BlockAdapter(
         transformer=list(modules),
         blocks=[_listed(adapter.blocks) for adapter in adapters],
         blocks_name=[_listed(adapter.blocks_name) for adapter in adapters],
@@ -247,12 +225,10 @@ def _mount_unhooked(modules: Sequence[nn.Module], configs: Sequence[CacheConfig]
         dummy_blocks_names=[list(adapter.dummy_blocks_names) for adapter in adapters],
         check_forward_pattern=adapters[0].check_forward_pattern,
         params_modifiers=[
-            [_modifier(config) for _ in _listed(adapter.blocks)]
+            [_modifier(config, blocks) for blocks in _listed(adapter.blocks)]
             for adapter, config in zip(adapters, configs, strict=True)
         ],
     )
-    # The base is neutral on purpose: a modifier cannot take back a mask that the base sets.
-    cache_dit.enable_cache(one_for_all, cache_config=cache_dit.DBCacheConfig(enable_separate_cfg=False))
 
 
 @contextmanager
@@ -278,9 +254,12 @@ def _is_hooked(module: nn.Module) -> bool:
     return "_hf_hook" in vars(module) and hasattr(module, "_old_forward")
 
 
-def _adapter(module: nn.Module) -> Any:  # noqa: ANN401 (Cache-DiT publishes no types)
+def _adapter(module: nn.Module, pipeline: Any) -> Any:  # noqa: ANN401 (Cache-DiT publishes no types)
+    """Where the blocks of a transformer are, by its class or, where that is not listed, its pipeline's."""
     adapter = cache_dit.BlockAdapterRegister.get_adapter(module)
-    if adapter is None:
+    if adapter is None and isinstance(pipeline, DiffusionPipeline):
+        adapter = cache_dit.BlockAdapterRegister.get_adapter(pipeline)
+    if adapter is None or adapter.transformer is not module:
         raise ValueError(f"{type(module).__name__} is not among the transformers it knows")
     return adapter
 
@@ -297,8 +276,10 @@ def _listed(value: Any) -> list[Any]:  # noqa: ANN401
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _modifier(config: CacheConfig) -> Any:  # noqa: ANN401
-    return cache_dit.ParamsModifier(cache_config=_cache_config(config), calibrator_config=_calibrator(config))
+def _modifier(config: CacheConfig, blocks: nn.ModuleList) -> Any:  # noqa: ANN401
+    return cache_dit.ParamsModifier(
+        cache_config=_cache_config(config), calibrator_config=_calibrator(config, blocks)
+    )
 
 
 def _cache_config(config: CacheConfig) -> Any:  # noqa: ANN401
@@ -316,10 +297,14 @@ def _cache_config(config: CacheConfig) -> Any:  # noqa: ANN401
     )
 
 
-def _calibrator(config: CacheConfig) -> Any:  # noqa: ANN401
+def _calibrator(config: CacheConfig, blocks: nn.ModuleList) -> Any:  # noqa: ANN401
     if config.taylorseer == 0:
         return None
-    return cache_dit.TaylorSeerCalibratorConfig(taylorseer_order=config.taylorseer)
+    # A last block that drops the text (SD3) leaves nothing of it to predict; Cache-DiT fails looking for it.
+    drops_text = bool(getattr(blocks[-1], "context_pre_only", False))
+    return cache_dit.TaylorSeerCalibratorConfig(
+        taylorseer_order=config.taylorseer, enable_encoder_calibrator=not drops_text
+    )
 
 
 def _refresh(modules: Sequence[nn.Module], configs: Sequence[CacheConfig]) -> None:
@@ -371,13 +356,3 @@ def _compile(module: Any, plan: CompilePlan, backend: Backend) -> None:  # noqa:
         module.compile_repeated_blocks(**arguments)
     else:
         module.compile(**arguments)
-
-
-def _compiled_scope(module: nn.Module) -> str:
-    if _is_compiled(module):
-        return "whole"
-    return "regional" if any(map(_is_compiled, module.modules())) else "none"
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return getattr(module, "_compiled_call_impl", None) is not None  # torch tells it nowhere else

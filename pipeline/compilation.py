@@ -1,15 +1,20 @@
-"""Watches the compiler: how often it ran, and whether it may run at all. Nothing is compiled from here.
+"""What to compile, and a watch on the compiler: how often it ran and whether it may. Compiles nothing itself.
 
 Dynamo keeps only its last 64 compilation records, so a long-lived worker cannot count by their number; a
-callback at the start of each compilation counts without a limit.
+callback at the start of each compilation counts without a limit. A reset of Dynamo takes the callback away,
+so it is put back whenever the count is read.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch._dynamo.callback import CallbackArgs, on_compile_start
+from torch import nn
+from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+
+from policy.resolve import Policy
 
 # Dynamo's own limit of 8 variants of one function is used up by ordinary variety (sizes, prompt lengths,
 # guidance), and beyond it the function runs uncompiled for good without a word. Only warm-ups compile here,
@@ -20,14 +25,43 @@ ALL_VARIANTS_LIMIT = 1024
 _started = 0
 
 
-@on_compile_start
-def _count(_: CallbackArgs) -> None:
+@dataclass(frozen=True, slots=True)
+class CompilePlan:
+    """What is compiled and how, as resolved.
+
+    Attributes:
+        wanted: Whether to compile at all.
+        scope: ``regional`` (the repeated blocks) or ``whole``.
+        mode: A mode of torch.compile.
+        dynamic: Whether shapes are symbolic from the start; None: from their second value on.
+    """
+
+    wanted: bool
+    scope: str = "regional"
+    mode: str = "default"
+    dynamic: bool | None = None
+
+    @classmethod
+    def from_policy(cls, policy: Policy) -> "CompilePlan":
+        """Reads the compile options of a resolved policy."""
+        dynamic = policy["compile_dynamic"]
+        return cls(
+            wanted=policy["compile"],
+            scope=policy["compile_scope"],
+            mode=policy["compile_mode"],
+            dynamic=None if dynamic == "auto" else dynamic,
+        )
+
+
+def _count(compilation: CallbackArgs) -> None:
     global _started  # noqa: PLW0603 (the compiler is one per process)
-    _started += 1
+    _started += compilation.callback_trigger is CallbackTrigger.DYNAMO
 
 
 def compiles_so_far() -> int:
-    """Returns how many compilations this process has started."""
+    """Returns how many compilations this process has started; take the difference of two calls."""
+    if _count not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(_count)
     return _started
 
 
@@ -46,3 +80,14 @@ def new_shape(rule: Literal["eager", "compile"]) -> Iterator[None]:
         return
     with torch.compiler.set_stance("eager_on_recompile"):
         yield
+
+
+def compiled_scope(module: nn.Module) -> str:
+    """Returns what of a module is compiled, read from it: ``whole``, ``regional`` or ``none``."""
+    if _is_compiled(module):
+        return "whole"
+    return "regional" if any(map(_is_compiled, module.modules())) else "none"
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return getattr(module, "_compiled_call_impl", None) is not None  # torch tells it nowhere else

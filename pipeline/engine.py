@@ -16,9 +16,9 @@ from contextlib import contextmanager
 import torch
 from PIL import Image
 
-from pipeline.acceleration import Acceleration, Backend, CompilePlan
+from pipeline.acceleration import Acceleration, Backend
 from pipeline.boundary import split_steps, transformers_of
-from pipeline.compilation import new_shape
+from pipeline.compilation import CompilePlan, new_shape
 from pipeline.errors import (
     LoadFailed,
     MountFailed,
@@ -157,7 +157,7 @@ class Engine:
     def decide(self, plan: RenderPlan) -> CacheDecision:
         """Returns how this plan is cached, from the steps that each transformer will execute."""
         pipe, acceleration = self._ready()
-        if plan.cache != "default" and not acceleration.can_mount:
+        if plan.cache not in ("default", "off") and not acceleration.can_mount:
             return CacheDecision(None, None, _NO_MOUNT)
         steps = split_steps(pipe, self.spec, plan.num_inference_steps)
         return decide_cache(plan, self.spec, self.policy, steps)
@@ -203,6 +203,7 @@ class Engine:
             functools.partial(transformers_of, pipe, self.spec),
             CompilePlan.from_policy(self.policy),
             cache_wanted=self._reference_steps is not None,
+            pipeline=pipe,
             backend=self._backend,
         )
 

@@ -7,9 +7,9 @@ run it. `compile>warmup>mount` is the faulty order: the transformer is compiled 
 cache is mounted by the first request. It exists for this measurement only; no worker can reach it.
 
 In both orders requests may compile (`new_shape=compile`), or the engine's rule against it would hide the
-fault, and both start from an empty compiler cache. A time is the wall time of a request's denoising; a request
-has several pictures, so that a small model runs long enough to be timed on a shared machine. The processor time
-of the whole request stands beside it, because it is the calmer of the two there.
+fault, and both start from an empty compiler cache. A time is the wall time of a request's denoising; a
+request has several pictures, so that a small model runs long enough to be timed on a shared machine. The
+processor time of the whole request stands beside it, because it is the calmer of the two there.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from typing import Literal, NamedTuple, get_args
 
 from torch._inductor.utils import fresh_cache
 
-from pipeline.acceleration import Acceleration, Backend, CompilePlan
+from pipeline.acceleration import Acceleration, Backend
 from pipeline.boundary import transformers_of
-from pipeline.compilation import compiles_so_far
+from pipeline.compilation import CompilePlan, compiles_so_far
 from pipeline.engine import Engine
 from pipeline.errors import PipelineError
 from pipeline.load import Pipe
@@ -63,6 +63,7 @@ class _CompiledFirst(Engine):
             functools.partial(transformers_of, pipe, self.spec),
             CompilePlan.from_policy(self.policy),
             cache_wanted=True,
+            pipeline=pipe,
             backend=self._backend,
             compile_before_mount=True,
         )

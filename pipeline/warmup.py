@@ -1,9 +1,9 @@
 """The warm-up: the passes a worker runs before its first job, and the check that nothing is left to compile.
 
 Every declared size is run in each way a request can run it: with guidance and without, and, when compiling,
-with a short and a long prompt, so that a prompt length becomes symbolic where it is not padded. Each pass has
-a step that is certainly reused, on every transformer. When compiling, the same passes are then run again and
-must compile nothing.
+with prompts of three lengths, so that the length becomes symbolic where it is not padded. Each pass has a
+step that is certainly reused, on every transformer. When compiling, the same passes are then run again, and
+others with a prompt of a length not seen before; they must compile nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,10 +20,13 @@ CACHED_STEPS = 3
 # The first and the last step may run different kernels.
 UNCACHED_STEPS = 2
 _MOST_STEPS = 60
-_SHORT = "a house"
-_LONG = (
-    "a white house with a blue roof and an orange tree on a beach, mountains far away, at sunset, with a boat"
+_PROMPT = "a house"
+# The second length makes it symbolic; Z-Image, which pads to a multiple, needs a third.
+_OTHER_LENGTHS = (
+    "a white house with a blue roof and an orange tree on a beach, mountains far away, at sunset, and a boat",
+    "a boat with a yellow sail on the sea",
 )
+_UNSEEN_LENGTH = "a red circle above a small blue square, and nothing else on a plain gray ground"
 
 RunPass = Callable[[RenderPlan], Sequence[int]]
 
@@ -34,12 +37,12 @@ class WarmUp:
 
     Attributes:
         plans: One per pass.
-        compiled: Whether to run them a second time and demand that nothing is compiled.
+        checks: The second round, which must compile nothing; empty when nothing is compiled at all.
         cached: Whether each pass must reuse a step on every transformer.
     """
 
     plans: tuple[RenderPlan, ...]
-    compiled: bool
+    checks: tuple[RenderPlan, ...]
     cached: bool
 
 
@@ -47,14 +50,17 @@ def plan_warm_up(
     spec: ModelSpec, sizes: Iterable[tuple[int, int]], *, steps: int, compiled: bool, cached: bool
 ) -> WarmUp:
     """Returns the passes to run for these sizes (W, H)."""
-    prompts = (_SHORT, _LONG[: spec.limits.prompt_characters]) if compiled else (_SHORT,)
+    every_size, scales = tuple(sizes), guidance_scales(spec)
+    each_way = [(scale, _PROMPT) for scale in scales]
+    if compiled:
+        each_way += [(scales[0], prompt) for prompt in _OTHER_LENGTHS]
     plans = tuple(
-        _plan(spec, size, prompt, guidance, steps)
-        for size in sizes
-        for guidance in guidance_scales(spec)
-        for prompt in prompts
+        _plan(spec, size, prompt, scale, steps) for size in every_size for scale, prompt in each_way
     )
-    return WarmUp(plans, compiled, cached)
+    if not compiled:
+        return WarmUp(plans, (), cached)
+    unseen = (_plan(spec, size, _UNSEEN_LENGTH, scale, steps) for size in every_size for scale in scales)
+    return WarmUp(plans, (*plans, *unseen), cached)
 
 
 def guidance_scales(spec: ModelSpec) -> tuple[float, ...]:
@@ -107,7 +113,7 @@ def run_warm_up(warm_up: WarmUp, run_pass: RunPass) -> dict[str, object]:
         "cached_steps": cached_steps,
         "compiles": first_round,
     }
-    if warm_up.compiled:
+    if warm_up.checks:
         detail["compiles_second_round"] = _check_nothing_left(warm_up, run_pass)
     return detail
 
@@ -124,21 +130,23 @@ def _run(plan: RenderPlan, run_pass: RunPass, *, cached: bool) -> list[int]:
 
 def _check_nothing_left(warm_up: WarmUp, run_pass: RunPass) -> int:
     before = compiles_so_far()
-    for plan in warm_up.plans:
+    for plan in warm_up.checks:
         _run(plan, run_pass, cached=warm_up.cached)
-    compiled = compiles_so_far() - before
-    if compiled:
-        raise WarmupIncomplete(
-            f"the second round of the warm-up still compiled {compiled} times; requests would have to wait"
-        )
-    return compiled
+        compiled = compiles_so_far() - before
+        if compiled:
+            raise WarmupIncomplete(
+                f"the second round of the warm-up still compiled ({compiled} times, "
+                f"{plan.width}x{plan.height}, {plan.prompt!r}); requests like it would run uncompiled. "
+                "compile_scope regional needs the fewest variants"
+            )
+    return 0
 
 
 def _plan(spec: ModelSpec, size: tuple[int, int], prompt: str, guidance: float, steps: int) -> RenderPlan:
     width, height = size
     request = RenderRequest(
         model=spec.id,
-        prompt=prompt,
+        prompt=prompt[: spec.limits.prompt_characters],
         width=width,
         height=height,
         num_inference_steps=steps,
