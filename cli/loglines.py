@@ -12,6 +12,7 @@ EVERY_CALL = "http.answered"
 LOUD = frozenset({"warning", "error", "critical"})
 FRAME = frozenset({"event", "level", "logger", "process", "timestamp", "exception"})
 """Fields of every line; the rest belong to the event."""
+EMPTY: tuple[object, ...] = (None, {}, [], "")
 FOREIGN = frozenset({"valkey"})
 """Programs with a log of their own form."""
 
@@ -37,6 +38,7 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 
 def _words(entry: dict[str, Any]) -> str:
-    fields = [f"{name}={value}" for name, value in entry.items() if name not in FRAME]
+    fields = [f"{name}={value}" for name, value in entry.items() if name not in FRAME and value not in EMPTY]
     failure = [entry["exception"]] if "exception" in entry else []
-    return "\n".join([" ".join([entry["event"].strip(), *fields]), *failure])
+    first_line = next(iter(entry["event"].strip().splitlines()), "")
+    return "\n".join([" ".join([first_line, *fields]), *failure])

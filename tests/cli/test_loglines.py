@@ -16,7 +16,8 @@ def line(**fields: object) -> str:
 @pytest.mark.parametrize(
     ("program", "written", "shown"),
     [
-        ("worker", line(job="1", model="tiny"), "job.claimed job=1 model=tiny"),
+        ("worker", line(job="1", model="tiny", seconds=None, detail={}), "job.claimed job=1 model=tiny"),
+        ("worker", line(event="two\nlines"), "two"),
         ("worker", line(logger="celery.worker", event="connected"), None),
         ("worker", line(logger="celery.worker", level="warning", event="lost"), "warning: lost"),
         ("worker", line(level="error", exception="Traceback ..."), "error: job.claimed\nTraceback ..."),
