@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 
+from tasks.board import lives
+
 if TYPE_CHECKING:
     from tasks.board import Board
 
@@ -19,22 +21,27 @@ LOOK_S = 0.25
 
 
 def make_gate(board: Board) -> type[bootsteps.StartStopStep]:
-    """Build the consumer step that asks ``board`` before each read."""
+    """Build the consumer step that asks ``board`` before each read, and looks after its child."""
 
     class Gate(bootsteps.StartStopStep):
         requires = ("celery.worker.consumer.tasks:Tasks",)
+        timer: Any = None
 
         def start(self, c: Any) -> None:  # noqa: ANN401
             qos = c.task_consumer.channel.qos
             may_consume = qos.can_consume
             qos.can_consume = MethodType(lambda _: board.open and may_consume(), qos)
-            self._timer = c.hub.call_repeatedly(LOOK_S, _wake)
+            self.timer = c.hub.call_repeatedly(LOOK_S, self.look, c)
+
+        def look(self, c: Any) -> None:  # noqa: ANN401
+            """Replace a dead child now; the turn of the event loop that this takes asks the gate."""
+            pid = board.cells.child_pid
+            if pid and not lives(pid):
+                # Celery hears of the death a moment before the process can be reaped, and then not for 5 s.
+                c.pool.maintain_pool()
 
         def stop(self, c: Any) -> None:  # noqa: ANN401, ARG002
-            self._timer.cancel()
+            if self.timer is not None:  # a connection may be lost before this step has started
+                self.timer.cancel()
 
     return Gate
-
-
-def _wake() -> None:
-    """Do nothing: the turn of the event loop that this causes asks the gate."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,7 @@ def _keep_logging(**_: object) -> None:
 def _make_program(app: Celery, setup: child.Setup, drain_s: float) -> Any:  # noqa: ANN401
     from celery import platforms
     from celery.apps.worker import Worker
+    from celery.exceptions import SecurityWarning
 
     class Program(Worker):
         def install_platform_tweaks(self, worker: object) -> None:
@@ -141,8 +143,16 @@ def _make_program(app: Celery, setup: child.Setup, drain_s: float) -> Any:  # no
         def set_process_status(self, info: str) -> None:
             """Keep the command line that was typed."""
 
+    # Root may run it: messages are JSON, which can hold no code.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     return Program(
-        app=app, hostname=setup.name, queues=[queue_of(setup.spec.id)], loglevel="INFO", quiet=True
+        app=app,
+        hostname=setup.name,
+        queues=[queue_of(setup.spec.id)],
+        loglevel="INFO",
+        quiet=True,
+        without_mingle=True,  # exchanges revoked ids, which nothing here reads
+        without_gossip=True,
     )
 
 

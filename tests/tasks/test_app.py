@@ -12,7 +12,7 @@ def settings_for(url: str) -> Settings:
     return Settings.load(redis_url=url)
 
 
-def take(url: str, model: str = "tiny") -> list[tuple[str, object]]:
+def take(url: str, model: str = "tiny") -> list[tuple[str, list[str]]]:
     """Read every message of a model's queue as a worker would, first to last."""
     app = make_app(settings_for(url))
     taken = []

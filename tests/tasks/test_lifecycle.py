@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 
 import pytest
 
@@ -9,7 +10,7 @@ from core.lifecycle import JobState
 from tests.fixtures.database import new_database_url
 from tests.fixtures.redis import Valkey
 from tests.fixtures.waiting import wait_until
-from tests.fixtures.workers import LONG, MEDIUM, Stage
+from tests.fixtures.workers import LONG, MEDIUM, Stage, WorkerProcess
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_worker_with_70_and_touches_no_job(stage: Stage) -> None:
@@ -78,3 +79,21 @@ def test_a_worker_that_is_stopped_while_it_loads_ends_at_once(stage: Stage) -> N
     worker.signal(signal.SIGTERM)
     assert worker.wait_exit(timeout_s=15) == 0
     assert worker.state() == "gone"
+
+
+def test_a_worker_whose_children_die_while_they_load_gives_up(stage: Stage) -> None:
+    worker = stage.start_worker()
+    wait_until(lambda: " ready." in worker.text(), what="Celery's loop")
+    for _ in range(3):
+        pid = worker.kill_child()
+        wait_until(partial(has_other_child, worker, pid), what="a new child")
+    assert worker.wait_exit() == 70
+    row = worker.row()
+    assert row is not None
+    assert row.state == "failed"
+    assert "killed 3 times" in (row.error or "")
+
+
+def has_other_child(worker: WorkerProcess, pid: int) -> bool:
+    row = worker.row()
+    return row is not None and row.child_pid not in (pid, None)

@@ -90,7 +90,7 @@ def test_a_file_says_how_it_was_made_and_nothing_about_who_ordered_it(shared_sta
         shared_stage, metadata={"customer": "Anna"}, priority="high", num_inference_steps=8, cache="off"
     )
     [data] = content(shared_stage, job)
-    told = read_provenance(data)
+    told: dict[str, Any] = read_provenance(data)
     assert told["request"] == {
         "model": "tiny",
         "prompt": PROMPT,
@@ -250,8 +250,8 @@ def test_the_parent_answers_while_the_child_renders(shared_stage: Stage, worker:
     assert row is not None
     app = make_app(shared_stage.settings)
     with app.connection_for_write() as connection:
-        [answer] = app.control.ping(timeout=5, limit=1, connection=connection)
-    assert answer == {row.name: {"ok": "pong"}}
+        answers = app.control.ping(timeout=5, limit=1, connection=connection)
+    assert answers == [{row.name: {"ok": "pong"}}]
     assert shared_stage.job(job_id).state == JobState.IN_PROGRESS
     shared_stage.cancel(job_id)
     shared_stage.wait_job(job_id, JobState.CANCELED)
