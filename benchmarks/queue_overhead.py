@@ -11,6 +11,7 @@ so compare the two, and neither with another machine's.
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
@@ -187,10 +188,9 @@ def summarise(singles: list[Sample], jobs: int, sent_s: float, done_s: float) ->
 
 
 def percentiles_ms(seconds: list[float]) -> dict[str, float]:
+    """The value that 50 and 99 % of the samples do not exceed."""
     ordered = sorted(seconds)
-    return {
-        f"p{p}": round(1000 * ordered[min(len(ordered) * p // 100, len(ordered) - 1)], 2) for p in (50, 99)
-    }
+    return {f"p{p}": round(1000 * ordered[math.ceil(len(ordered) * p / 100) - 1], 2) for p in (50, 99)}
 
 
 def rss_mb(supervisor: Supervisor, name: str) -> float:
