@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -152,8 +153,7 @@ def test_a_second_signal_hurries(tmp_path: Path) -> None:
     watcher.run(watcher.program("worker", DEAF, grace_s=600), until=lambda: watcher.shown == ["worker up"])
     pid = watcher.pid("worker")
     with watcher.signals:
-        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         watcher.supervisor.stop()
     assert pid
     assert is_gone(pid)
