@@ -10,6 +10,7 @@ import typer
 from cli.exits import CliError, ExitCode
 from cli.flags import Flags, with_policy_flags
 from cli.leash import hold_leash
+from cli.programs import require_worker_packages
 from cli.terminal import say
 
 Leashed = Annotated[
@@ -59,6 +60,7 @@ def worker(
     from cli.explain import resolve_policy
 
     spec, policy = resolve_policy(model, flags)
+    require_worker_packages()
     _prepare("worker", leashed=leashed)
     from core.settings import get_settings
     from tasks.worker import run_worker

@@ -1,5 +1,6 @@
 """The command lines of the processes of one machine, and the environment they share."""
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -7,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cli.datafolder import DataFolder
-from cli.exits import ExitCode
+from cli.exits import CliError, ExitCode
 from cli.supervisor import Program
 from cli.valkey import find_server, server_command
 
@@ -15,6 +16,15 @@ WORKER_GRACE_S = 65.0
 """A little above the time that `tasks.app` gives a worker to finish a short rest or to hand its job back."""
 API_GRACE_S = 12.0
 """A little above the time that `api.serve` gives the calls in hand."""
+
+
+def require_worker_packages() -> None:
+    """Say what is missing before anything starts; looks without importing."""
+    if importlib.util.find_spec("torch") is None:
+        raise CliError(
+            "this installation cannot render: pip install 'renderq[worker]' adds torch and diffusers",
+            ExitCode.LOAD_FAILED,
+        )
 
 
 def renderq_command(*arguments: str) -> tuple[str, ...]:
@@ -73,15 +83,14 @@ def worker_program(
     folder: DataFolder, environment: Mapping[str, str], model: str, flags: Sequence[str]
 ) -> Program:
     """The worker; its exit code for a failed load ends everything, since nothing could render."""
-    log = folder.logs / "worker.log"
     return Program(
         name="worker",
         command=renderq_command("worker", "--model", model, *flags, "--leashed"),
         environment=environment,
-        log=log,
+        log=folder.logs / "worker.log",
         stops=2,
         grace_s=WORKER_GRACE_S,
-        final={ExitCode.LOAD_FAILED: f"the model {model} could not be made ready, see {log}"},
+        final={ExitCode.LOAD_FAILED: f"the model {model} could not be made ready"},
     )
 
 

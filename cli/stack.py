@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cli import programs, valkey
 from cli.datafolder import DataFolder, hold_folder, socket_in
 from cli.exits import CliError, ExitCode
-from cli.supervisor import Say, Signals, Supervisor, last_lines
+from cli.supervisor import Say, Signals, Supervisor, closing_words
 
 if TYPE_CHECKING:
     from cli.client import Client
@@ -101,6 +101,7 @@ class Stack:
 @contextmanager
 def run_stack(plan: StackPlan, say: Say, show_line: Say, signals: Signals) -> Iterator[Stack]:
     """Start everything but do not wait for the worker; end everything when the block is left."""
+    programs.require_worker_packages()
     with hold_folder(plan.data) as folder, socket_in(folder) as socket_path:
         plan = replace(plan, port=choose_port(plan.host, plan.port))
         supervisor = Supervisor(say, show_line, signals)
@@ -134,13 +135,9 @@ def start(stack: Stack, socket_path: Path) -> None:
 
 def migrate(supervisor: Supervisor, folder: DataFolder, environment: Mapping[str, str]) -> None:
     """Run the migration to its end."""
-    code = supervisor.run_once(programs.migration_program(folder, environment))
-    if code != ExitCode.OK:
-        raise CliError(
-            f"the database could not be upgraded. The end of {folder.logs / 'migration.log'}:\n"
-            f"{last_lines(folder.logs / 'migration.log')}",
-            ExitCode.UNAVAILABLE,
-        )
+    program = programs.migration_program(folder, environment)
+    if supervisor.run_once(program) != ExitCode.OK:
+        raise CliError(f"the database could not be upgraded. {closing_words(program)}", ExitCode.UNAVAILABLE)
 
 
 def end_leftover(socket_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from cli.exits import CliError, ExitCode
+from cli.loglines import concise
 
 TICK_S = 0.1
 FIRST_DELAY_S = 0.5
@@ -23,7 +24,7 @@ STEADY_S = 10.0
 """A program that ran this long had started properly: its next end counts as the first."""
 START_TRIES = 4
 LOG_LIMIT_BYTES = 20_000_000
-CLOSING_WORDS = 12
+CLOSING_LINES = 12
 """Lines of its log shown when a program is given up."""
 
 Say = Callable[[str, str], None]
@@ -207,15 +208,12 @@ class Supervisor:
 
     def _give_up_if_hopeless(self, child: Child, code: int) -> None:
         program = child.program
+        end = f"{program.name} {describe_end(code)}"
         if code in program.final:
-            raise CliError(f"{program.name} {describe_end(code)}: {program.final[code]}", ExitCode(code))
+            raise CliError(f"{end}: {program.final[code]}. {closing_words(program)}", ExitCode(code))
         if code > 0 and child.failures >= START_TRIES and not child.is_proven:
-            raise CliError(
-                f"{program.name} {describe_end(code)}, {child.failures} times in a row. "
-                f"The end of {program.log}:\n"
-                f"{last_lines(program.log)}",
-                ExitCode.UNAVAILABLE,
-            )
+            times = f"{child.failures} times in a row"
+            raise CliError(f"{end}, {times}. {closing_words(program)}", ExitCode.UNAVAILABLE)
 
     def stop(self) -> None:
         """End every program, one after the other. A further Ctrl-C kills what is still there."""
@@ -245,7 +243,9 @@ def describe_end(code: int) -> str:
     return f"ended with exit code {code}"
 
 
-def last_lines(log: Path) -> str:
-    """The end of a log file."""
-    text = log.read_text(errors="replace") if log.exists() else ""
-    return "\n".join(text.splitlines()[-CLOSING_WORDS:])
+def closing_words(program: Program) -> str:
+    """The end of a program's log, short where it is ours, for the message that gives it up."""
+    text = program.log.read_text(errors="replace") if program.log.exists() else ""
+    lines = text.splitlines()[-CLOSING_LINES:]
+    shown = [words for line in lines if (words := concise(program.name, line))] or lines
+    return "\n".join([f"The end of {program.log}:", *shown])

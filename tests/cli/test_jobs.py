@@ -1,6 +1,9 @@
 """submit, get, list, cancel and models against a server whose answers are written down."""
 
 import json
+import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -200,3 +203,17 @@ def test_models_are_listed_with_their_warm_workers(renderq: Run, server: Scripte
     server.add("/v1/models", {"data": [model | {"license": "Apache-2.0", "name": "Tiny"}]})
     line = renderq("models").stdout.splitlines()[1].split()
     assert line == ["tiny", "image", "flux", "64x64", "1", "Apache-2.0", "Tiny"]
+
+
+def test_ctrl_c_while_waiting_leaves_the_job_alone_and_says_how_to_go_on(
+    renderq: Run, server: ScriptedServer
+) -> None:
+    server.add("/v1/jobs", job("queued"), status=202)
+    server.add(f"/v1/jobs/{ID}", job("queued"))
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    result = renderq("submit", "a boat", "--model", "tiny")
+    timer.join()
+    assert result.exit_code == 130
+    assert f"`renderq get {ID}` has it later" in result.stderr
+    assert not [call for call in server.calls if call.path.endswith("/cancel")]

@@ -84,8 +84,10 @@ def test_the_children_of_a_killed_program_do_not_outlive_it(watcher: Watcher) ->
 
 
 def test_an_exit_code_that_another_start_cannot_help_ends_everything_with_that_code(watcher: Watcher) -> None:
-    program = watcher.program("worker", "raise SystemExit(70)", final={70: "no model"})
-    with pytest.raises(CliError, match="worker ended with exit code 70: no model") as raised:
+    code = "print('weights are missing'); raise SystemExit(70)"
+    program = watcher.program("worker", code, final={70: "no model"})
+    expected = r"worker ended with exit code 70: no model\. (?s:.*)weights are missing"
+    with pytest.raises(CliError, match=expected) as raised:
         watcher.run(program, until=lambda: False)
     assert raised.value.code == ExitCode.LOAD_FAILED
 
