@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from policy.model_spec import ModelSpec
     from policy.resolve import Policy
 
-#: Celery's loggers that tell of every message what our own lines say with the job's id.
-WORDY = ("celery.worker.strategy", "celery.app.trace")
+#: Celery's loggers that say of each message what our lines say with the job's id, and "ready" too early.
+WORDY = ("celery.apps.worker", "celery.worker.strategy", "celery.app.trace")
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP")
 
 _log = get_logger()

@@ -83,7 +83,7 @@ def test_a_worker_that_is_stopped_while_it_loads_ends_at_once(stage: Stage) -> N
 
 def test_a_worker_whose_children_die_while_they_load_gives_up(stage: Stage) -> None:
     worker = stage.start_worker()
-    wait_until(lambda: " ready." in worker.text(), what="Celery's loop")
+    wait_until(stage.pings, what="Celery's loop")
     for _ in range(3):
         pid = worker.kill_child()
         wait_until(partial(has_other_child, worker, pid), what="a new child")
