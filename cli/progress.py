@@ -59,7 +59,7 @@ def _lines(jobs: Iterable["Job"]) -> "Job":
 def _bar(jobs: Iterable["Job"]) -> "Job":
     job: Job = {}
     with make_bar() as bar:
-        task = bar.add_task("sending", total=None)
+        task = bar.add_task("starting", total=None)
         for state in jobs:
             job = state
             _update(bar, task, state)
