@@ -68,11 +68,10 @@ def _check_landscape(spec: Landscape, pixels: Pixels) -> dict[str, bool]:
     if spec.roof and spec.wall:
         roofs = _dimmed(scenes.ROOFS, brightness)
         eaves = pixels[38:40, [*range(x - 12, x - 9), *range(x + 10, x + 13)]]  # wider than a tree's crown
-        has_eaves = _shows(eaves, spec.roof, roofs, 1, behind)
+        has_eaves = _count(eaves, roofs[spec.roof], 70) > 0
         found["roof"] = has_eaves and _shows(pixels[28:40, x - 13 : x + 14], spec.roof, roofs, 40, behind)
-        found["wall"] = _shows(
-            pixels[40:54, x - 11 : x + 12], spec.wall, _dimmed(scenes.WALLS, brightness), 140
-        )
+        walls = _dimmed(scenes.WALLS, brightness)
+        found["wall"] = _shows(pixels[40:54, x - 11 : x + 12], spec.wall, walls, 100)
     if spec.sail:
         sails = _dimmed(scenes.SAILS, brightness)
         found["sail"] = _shows(pixels[30:41, x - 8 : x + 11], spec.sail, sails, 40, behind)
