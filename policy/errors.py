@@ -32,16 +32,16 @@ class PolicyError(Exception):
     """Base of everything this package raises on purpose."""
 
 
-class _FieldErrorsError(PolicyError):
+class _FieldErrors(PolicyError):
     def __init__(self, errors: Iterable[FieldError]) -> None:
         self.errors = tuple(errors)
         super().__init__("; ".join(error.message for error in self.errors))
 
-    def __reduce__(self) -> tuple[type["_FieldErrorsError"], tuple[tuple[FieldError, ...]]]:
+    def __reduce__(self) -> tuple[type["_FieldErrors"], tuple[tuple[FieldError, ...]]]:
         return type(self), (self.errors,)
 
 
-class InvalidRequest(_FieldErrorsError):  # noqa: N818
+class InvalidRequest(_FieldErrors):
     """A caller's request breaks its model's rules; `errors` holds every problem."""
 
 
@@ -49,9 +49,9 @@ class UnknownModel(InvalidRequest):
     """The request names a model that is not offered; the message lists those that are."""
 
 
-class InvalidOptions(_FieldErrorsError):  # noqa: N818
+class InvalidOptions(_FieldErrors):
     """Options of a worker: unknown names, bad values and conflicts, all together."""
 
 
-class InvalidCatalogue(PolicyError):  # noqa: N818
+class InvalidCatalogue(PolicyError):
     """A model's file cannot be used; the message names the file and each problem in it."""
