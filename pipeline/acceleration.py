@@ -11,7 +11,6 @@ fill the next job's reused steps.
 """
 
 import logging
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -195,8 +194,6 @@ def _be_quiet() -> None:
     """Cache-DiT tells every mount on standard output; its one handler is shared by all its loggers."""
     for handler in logging.getLogger("CACHE_DIT").handlers:
         handler.setLevel(logging.ERROR)
-        if isinstance(handler, logging.StreamHandler):
-            handler.setStream(sys.stderr)
 
 
 def _names(modules: Iterable[nn.Module]) -> str:

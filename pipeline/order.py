@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from torch._inductor.utils import fresh_cache
 
@@ -85,7 +85,7 @@ def measure_order(
     device: str | None = None,
     backend: Backend = "inductor",
     requests: int = STEADY_REQUESTS,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Prepares an engine in this order and times its first request and the ones after it.
 
     Args:
