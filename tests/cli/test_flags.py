@@ -7,6 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from cli.exits import CliError
+from cli.explain import known_variables
 from cli.flags import ACCEPT_UNKNOWN, Flags, as_arguments, read_unknown, with_policy_flags
 from policy.options import OPTIONS
 from tests.cli.conftest import Run
@@ -107,5 +108,6 @@ def test_an_unknown_flag_before_the_model_is_not_taken_for_the_model(renderq: Ru
 
 
 def test_variables_of_other_parts_are_no_slips(renderq: Run) -> None:
+    assert known_variables() >= {"RENDERQ_DATA_DIR", "RENDERQ_LEASE_S", "RENDERQ_URL"}
     result = renderq("policy", "explain", "tiny", env={"RENDERQ_URL": "http://x", "RENDERQ_LEASE_S": "30"})
     assert result.exit_code == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.processes import descendants, is_gone
+from tests.fixtures.processes import is_gone
 from tests.fixtures.stack import QUICK, RENDERQ, RunningStack, RunningUp, start_up, stop
 from tests.fixtures.waiting import wait_until
 
@@ -69,7 +69,7 @@ def all_there(up: RunningUp) -> bool:
 
 @pytest.mark.xdist_group("stack")
 def test_every_process_says_what_it_is_and_stands_below_up(stack: RunningStack) -> None:
-    commands = descendants(stack.process.pid).values()
+    commands = stack.below().values()
     for name in NAMES:
         assert any(name in command for command in commands), name
 
@@ -143,7 +143,7 @@ def test_ctrl_c_while_starting_leaves_no_process(tmp_path: Path) -> None:
 def test_a_killed_up_leaves_no_process(tmp_path: Path) -> None:
     with start_up(tmp_path) as up:
         wait_until(lambda: all_there(up), 60, "all processes")
-        below = descendants(up.process.pid)
+        below = up.below()
         up.process.kill()
         wait_until(lambda: all(is_gone(pid) for pid in below), 20, f"the end of {below}")
 
@@ -155,7 +155,7 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_70_and_the_reason(tmp_path: 
     env = QUICK | {"RENDERQ_CATALOGUE_DIR": str(catalogue)}
     with start_up(tmp_path, "--model", "broken", env=env) as up:
         wait_until(lambda: all_there(up), 60, "all processes")
-        below = descendants(up.process.pid)
+        below = up.below()
         wait_until(lambda: up.process.poll() is not None, 120, "the end")
         assert up.process.returncode == 70
         assert "the model broken could not be made ready" in up.said()
