@@ -340,9 +340,7 @@ def calls_of(names: set[str]) -> Iterator[tuple[str, str]]:
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 name = getattr(node, "attr", None) or getattr(node, "arg", None)
-                if name in names and not (
-                    name == "compile" and getattr(node.value, "id", "") in ("re", "self")
-                ):
+                if name in names and not (name == "compile" and _owner(node) in ("re", "self")):
                     yield path.relative_to(ROOT).as_posix(), name
 
 
