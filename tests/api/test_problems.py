@@ -1,5 +1,6 @@
 """Whatever goes wrong, the answer is a problem document and the log has the reason."""
 
+import json
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from sqlalchemy import event
 
 from api.app import create_app
 from api.errors import PROBLEMS
+from api.problems import JsonResponse
 from core.artifacts import ArtifactStore
 from core.ids import new_id
 from core.settings import Settings
@@ -110,6 +112,12 @@ def test_a_store_of_files_that_fails_is_told(own_client: TestClient, app: FastAP
     answer = own_client.get(job["urls"]["content"])
     assert answer.status_code in {410, 503}
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_problem_can_be_sent_whatever_text_it_repeats() -> None:
+    assert json.loads(JsonResponse({"detail": "half \ud800 a pair, 🏠"}).body) == {
+        "detail": "half ? a pair, 🏠"
+    }
 
 
 def test_every_code_has_one_sentence_and_a_status_of_an_error() -> None:
