@@ -38,8 +38,10 @@ UNSENT_S = 2.0
 SEND_LIMIT = 500
 #: Beats that a worker may miss before it counts as gone.
 MISSED_BEATS = 6
-#: Seconds between two sweeps of the artifact store, which lists every file.
-SWEEP_EVERY_S = 3600.0
+#: Seconds between two rounds of tidying up, which lists every file of the artifact store.
+TIDY_EVERY_S = 3600.0
+#: A call may be repeated under its idempotency key for so long.
+KEY_LIFE_S = 24 * 3600.0
 SWEEP_BATCH = 500
 
 _log = get_logger()
@@ -60,7 +62,7 @@ class Upkeep:
     broker: Broker
     short: dict[str, int] = field(default_factory=dict)
     run_id: str | None = None
-    swept_at: float | None = None
+    tidied_at: float | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> Upkeep:
@@ -87,7 +89,7 @@ def look_after(upkeep: Upkeep) -> None:
         resend_unpublished,
         resend_missing,
         mark_gone_workers,
-        sweep_when_due,
+        tidy_when_due,
     )
     for duty in duties:
         try:
@@ -153,13 +155,19 @@ def mark_gone_workers(upkeep: Upkeep) -> int:
     return len(gone)
 
 
-def sweep_when_due(upkeep: Upkeep) -> int:
-    """Sweep at the start and then once an hour."""
+def tidy_when_due(upkeep: Upkeep) -> None:
+    """Remove what nobody needs any more, at the start and then once an hour."""
     now = time.monotonic()
-    if upkeep.swept_at is not None and now < upkeep.swept_at + SWEEP_EVERY_S:
-        return 0
-    upkeep.swept_at = now
-    return sweep_orphans(upkeep)
+    if upkeep.tidied_at is None or now >= upkeep.tidied_at + TIDY_EVERY_S:
+        upkeep.tidied_at = now
+        forget_old_keys(upkeep)
+        sweep_orphans(upkeep)
+
+
+def forget_old_keys(upkeep: Upkeep) -> int:
+    """Forget the idempotency keys that nobody may repeat a call under any more."""
+    with upkeep.database.transaction() as session:
+        return store.forget_idempotency_keys(session, KEY_LIFE_S)
 
 
 def sweep_orphans(upkeep: Upkeep) -> int:

@@ -40,7 +40,7 @@ def test_on_postgresql_a_stopped_worker_hands_its_job_back_uncounted_and_the_nex
         # Cold: the job waits in Redis, where a warm worker could take it.
         first = stage.submit(num_inference_steps=8, cache="off")
         worker = stage.start_worker(drain_s=1.0)
-        worker.wait_state("loading")
+        worker.wait_loading()
         assert stage.messages() == 1
         worker.wait_state("ready")
         stage.wait_job(first)

@@ -2,10 +2,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select, update
 
 from core import store, workers
+from core.clock import now
 from core.ids import new_id
 from core.lifecycle import JobState
+from core.tables import IdempotencyKey, Job, Worker
 from tasks import upkeep
 from tasks.app import queue_of
 from tasks.upkeep import Upkeep
@@ -28,11 +31,6 @@ def claim(stage: Stage, job_id: str, lease_s: float = 0.0) -> str:
 
 def age(stage: Stage, job_id: str, seconds: float) -> None:
     """Move the time at which a job was queued into the past."""
-    from sqlalchemy import update
-
-    from core.clock import now
-    from core.tables import Job
-
     with stage.database.transaction() as session:
         session.execute(update(Job).where(Job.id == job_id).values(queued_at=now(-seconds)))
 
@@ -133,11 +131,6 @@ def register(stage: Stage) -> str:
 
 
 def test_a_worker_that_is_silent_is_marked_gone(stage: Stage, duties: Upkeep) -> None:
-    from sqlalchemy import update
-
-    from core.clock import now
-    from core.tables import Worker
-
     silent, alive = register(stage), register(stage)
     with stage.database.transaction() as session:
         session.execute(update(Worker).where(Worker.id == silent).values(heartbeat_at=now(-60)))
@@ -166,6 +159,31 @@ def test_only_the_files_of_attempts_that_are_over_and_did_not_complete_are_swept
         assert store.complete(session, done, 1, worker_id, [made])
     assert upkeep.sweep_orphans(duties) == 1
     assert {file.key for file in stage.artifacts.list()} == {keys["running"], keys["done"]}
+
+
+def test_idempotency_keys_are_forgotten_after_a_day(stage: Stage, duties: Upkeep) -> None:
+    with stage.database.transaction() as session:
+        for key in ("old", "fresh"):
+            store.submit(session, request={}, plan={}, model="tiny", idempotency=(key, "fingerprint"))
+        session.execute(
+            update(IdempotencyKey)
+            .where(IdempotencyKey.key == "old")
+            .values(created_at=now(-upkeep.KEY_LIFE_S - 60))
+        )
+    upkeep.tidy_when_due(duties)
+    with stage.database.reading() as session:
+        assert session.scalars(select(IdempotencyKey.key)).all() == ["fresh"]
+
+
+def test_tidying_up_has_its_turn_once_an_hour(stage: Stage, duties: Upkeep) -> None:
+    upkeep.tidy_when_due(duties)
+    stage.artifacts.put("jobs/none/1/0.png", b"picture")
+    upkeep.tidy_when_due(duties)
+    assert len(list(stage.artifacts.list())) == 1
+    assert duties.tidied_at is not None
+    duties.tidied_at -= upkeep.TIDY_EVERY_S
+    upkeep.tidy_when_due(duties)
+    assert list(stage.artifacts.list()) == []
 
 
 def test_a_duty_that_fails_does_not_keep_the_others_from_their_turn(

@@ -116,11 +116,13 @@ def test_a_message_that_comes_twice_is_run_once(shared_stage: Stage) -> None:
     assert shared_stage.outcomes(job_id) == ["completed"]
 
 
-def test_a_message_for_no_job_at_all_does_no_harm(shared_stage: Stage) -> None:
+def test_a_message_for_no_job_at_all_does_no_harm(shared_stage: Stage, worker: WorkerProcess) -> None:
     from tasks.app import publish
 
+    child = worker.child_pid()
     assert publish("no-such-job", "tiny", 3, settings=shared_stage.settings)
     render(shared_stage, **SHORT)
+    assert worker.child_pid() == child
 
 
 def test_a_running_job_stops_at_the_next_step_and_the_worker_stays_warm(
@@ -169,7 +171,9 @@ def test_a_job_that_runs_too_long_fails_and_is_not_tried_again(shared_stage: Sta
     assert shared_stage.outcomes(job.id) == ["failed"]
 
 
-def test_a_job_that_another_worker_took_over_ends_without_a_trace(shared_stage: Stage) -> None:
+def test_a_job_that_another_worker_took_over_ends_without_a_trace(
+    shared_stage: Stage, worker: WorkerProcess
+) -> None:
     job_id = shared_stage.submit(**MEDIUM)
     shared_stage.wait_step(job_id)
     with shared_stage.database.transaction() as session:
@@ -179,6 +183,7 @@ def test_a_job_that_another_worker_took_over_ends_without_a_trace(shared_stage: 
         store.claim(session, job_id, "another-worker", 60)
     with shared_stage.database.transaction() as session:
         assert store.hand_back(session, job_id, 2, "another-worker")
+    wait_until(lambda: "another worker holds the job" in worker.text(), 5, "it stops by itself")
     job = shared_stage.wait_job(job_id)
     assert shared_stage.outcomes(job_id) == ["lost", "handed_back", "completed"]
     assert {artifact.attempt for artifact in job.artifacts} == {3}
@@ -263,7 +268,8 @@ def test_a_killed_child_is_replaced_behind_a_closed_gate_and_its_job_is_done(
     wait_until(lambda: worker.row().child_pid not in (dead, None), what="a new child")  # type: ignore[union-attr]
     # The new child has taken the job back before it loads, and neither job is held by the cold worker.
     wait_until(lambda: shared_stage.outcomes(running) == ["lost"], timeout_s=5, what="the job is back")
-    wait_until(lambda: shared_stage.messages() == 2, timeout_s=5, what="both ids are in Redis")
+    worker.wait_loading()
+    assert shared_stage.messages() == 2
     assert worker.state() != "ready"
     worker.wait_state("ready")
     shared_stage.wait_job(waiting)
