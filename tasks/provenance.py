@@ -7,6 +7,7 @@ metadata stays out too: a picture is handed on, its order is private.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 #: Fields of a request that change when or whether a picture is made, and never the picture.
 NOT_ABOUT_PIXELS = frozenset({"metadata", "priority", "queue_timeout_s", "run_timeout_s"})
-#: Of the record of what ran: counts of compiler runs depend on what the worker did before.
-NOT_REPEATABLE = frozenset({"compiles"})
+#: Of the record of what ran: what depends on what the worker did before.
+NOT_REPEATABLE = frozenset({"compiles", "warm_shape"})
 
 
 def describe(
@@ -42,8 +43,6 @@ def describe(
         picture: Gives the index and the seed; asking for that seed alone repeats this picture.
         ran: The engine's record of the acceleration that really ran.
     """
-    from pipeline import versions
-
     return {
         "request": _request(request, plan),
         "plan": plan.model_dump(mode="json"),
@@ -52,8 +51,16 @@ def describe(
         "model": {"id": spec.id, "source": spec.source, "revision": spec.revision},
         "policy": _options(policy),
         "acceleration": {name: value for name, value in ran.items() if name not in NOT_REPEATABLE},
-        "versions": versions.collect(),
+        "versions": _versions(),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """What is installed, looked up once per process: it takes longer than to store a small picture."""
+    from pipeline import versions
+
+    return versions.collect()
 
 
 def _request(request: Mapping[str, Any], plan: RenderPlan) -> dict[str, object]:
