@@ -75,6 +75,15 @@ def test_python_examples_of_the_documents_work(body: str, mark: str, stack: Any,
     assert done.returncode == 0, f"{body}\n{done.stderr[-3000:]}"
 
 
+def test_files_that_the_documents_name_exist() -> None:
+    for page in PAGES:
+        for name in re.findall(
+            r"`((?:tests|benchmarks|docs|policy|pipeline|core|tasks|api|cli)/[\w/.-]+)`",
+            page.read_text(encoding="utf-8"),
+        ):
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
