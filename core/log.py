@@ -117,7 +117,9 @@ def _shared(process: str) -> list[Processor]:
 def _last(*, pretty: bool) -> list[Processor]:
     without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     if pretty:
-        return [without_meta, structlog.dev.ConsoleRenderer()]
+        # Plain: the pretty one prints local variables, and with them passwords.
+        plain = structlog.dev.plain_traceback
+        return [without_meta, structlog.dev.ConsoleRenderer(exception_formatter=plain)]
     return [
         without_meta,
         structlog.processors.format_exc_info,

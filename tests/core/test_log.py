@@ -149,3 +149,15 @@ def test_a_stop_of_the_process_is_not_an_error(out: io.StringIO) -> None:
 def test_a_value_that_json_does_not_know_is_written_as_text(out: io.StringIO) -> None:
     get_logger().info("x", value={1, 2}.__class__)
     assert lines(out)[0]["value"] == "<class 'set'>"
+
+
+def test_a_traceback_on_a_terminal_shows_no_values_of_variables() -> None:
+    terminal = Terminal()
+    configure_logging("worker", stream=terminal)
+    password = "geheim" + "nis"
+    try:
+        raise ValueError(len(password))
+    except ValueError:
+        get_logger().exception("job.attempt_failed")
+    assert "ValueError" in terminal.getvalue()
+    assert "geheimnis" not in terminal.getvalue()
