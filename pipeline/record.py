@@ -1,6 +1,5 @@
 """Adds up what the passes of one job did: pictures, times, reused steps, compiles."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pipeline.compilation import compiles_so_far
@@ -18,7 +17,7 @@ class Record:
         self._decision = decision
         self._compiles_before = compiles_so_far()
         self._pictures: list[Picture] = []
-        self._timings_ms: Counter[str] = Counter()
+        self._timings_ms: dict[str, float] = {}
         self._cached_steps = 0
 
     def add(self, picture: Picture, done: Pass, cached_steps: Sequence[int]) -> None:
@@ -30,7 +29,8 @@ class Record:
             cached_steps: Steps reused on each transformer.
         """
         self._pictures.append(picture)
-        self._timings_ms.update(dict(done.timings_ms))  # type: ignore[arg-type] # a Counter adds floats as well
+        for name, value in done.timings_ms.items():
+            self._timings_ms[name] = self._timings_ms.get(name, 0.0) + value
         self._cached_steps += sum(cached_steps)
 
     def rendering(self, compile_facts: Mapping[str, object]) -> Rendering:

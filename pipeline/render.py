@@ -9,7 +9,7 @@ hooked: a hook inside a compiled module is one more thing to compile.
 import functools
 import inspect
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -142,16 +142,14 @@ def call_arguments(pipe: Pipe, spec: ModelSpec, plan: RenderPlan, seed: int) -> 
         arguments["num_frames"] = plan.num_frames
     if spec.frames is not None and spec.frames.fps_parameter is not None:
         arguments[spec.frames.fps_parameter] = plan.fps
-    unknown = sorted(set(arguments) - _parameters(type(pipe)))
+    unknown = sorted(set(arguments) - _parameters(pipe))
     if unknown:
         raise Unsupported(f"{type(pipe).__name__} takes no {', '.join(unknown)}")
     return arguments
 
 
-@functools.cache
-def _parameters(pipeline_class: Hashable) -> frozenset[str]:
-    call: Callable[..., Any] = pipeline_class.__call__  # type: ignore[operator]
-    return frozenset(inspect.signature(call).parameters)
+def _parameters(pipe: Pipe) -> frozenset[str]:
+    return frozenset(inspect.signature(pipe.__call__).parameters)
 
 
 @contextmanager
@@ -159,7 +157,7 @@ def _watched(pipe: Pipe, watch: _Watch, arguments: dict[str, Any]) -> Iterator[N
     """Lets ``watch`` see the pass: through the step callback, or the sampler where there is none."""
     scheduler = pipe.scheduler
     seen = {"set_timesteps": _before(scheduler.set_timesteps, watch.encoding_done)}
-    if _CALLBACK in _parameters(type(pipe)):
+    if _CALLBACK in _parameters(pipe):
         arguments[_CALLBACK] = _callback(watch)
         arguments["callback_on_step_end_tensor_inputs"] = ["latents"]
     else:

@@ -26,7 +26,7 @@ _OTHER_LENGTHS = (
     "a white house with a blue roof and an orange tree on a beach, mountains far away, at sunset, and a boat",
     "a boat with a yellow sail on the sea",
 )
-_UNSEEN_LENGTH = "a red circle above a small blue square, and nothing else on a plain gray ground"
+_UNSEEN_LENGTH = "a red boat by night"
 
 RunPass = Callable[[RenderPlan], Sequence[int]]
 
