@@ -82,6 +82,13 @@ def new_shape(rule: Literal["eager", "compile"]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Has everything run as if nothing had been compiled; what is compiled is there again afterwards."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
 def compiled_scope(module: nn.Module) -> str:
     """Returns what of a module is compiled, read from it: ``whole``, ``regional`` or ``none``."""
     if _is_compiled(module):

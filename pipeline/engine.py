@@ -18,7 +18,7 @@ from PIL import Image
 
 from pipeline.acceleration import Acceleration, Backend
 from pipeline.boundary import split_steps, transformers_of
-from pipeline.compilation import CompilePlan, new_shape
+from pipeline.compilation import CompilePlan, new_shape, uncompiled
 from pipeline.errors import (
     LoadFailed,
     MountFailed,
@@ -49,6 +49,7 @@ _FAILED: dict[StepName, type[PipelineError]] = {
     "warmup": WarmupIncomplete,
 }
 
+_SAFER = CacheDecision(None, None, "off for another try, in case that it caused the failure of the last one")
 _NO_MOUNT = "this worker compiled the whole transformer without a cache; with one it would run uncompiled"
 
 
@@ -119,13 +120,17 @@ class Engine:
             raise
         return self.preparation
 
-    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool] = _go_on) -> Rendering:
+    def render(
+        self, plan: RenderPlan, on_step: Callable[[int, int], bool] = _go_on, *, safer: bool = False
+    ) -> Rendering:
         """Renders every picture of a plan, one after the other.
 
         Args:
             plan: What to render.
             on_step: Told the steps done and the steps in all, over all pictures, after each step; returning
                 False stops the job. Whatever it raises leaves the job at once; the next one is not affected.
+            safer: Without cache, whatever the plan says, and with nothing compiled: for another try at what
+                the acceleration may have broken.
 
         Raises:
             Stopped: ``on_step`` said so.
@@ -134,9 +139,10 @@ class Engine:
             MountFailed: The cache could not be mounted.
             StepsMismatch: Another number of steps was run than planned.
         """
-        decision = self.decide(plan)
+        decision = _SAFER if safer else self.decide(plan)
         record = Record(plan, decision)
-        with self._tidy_after_failure(), new_shape(self.policy["new_shape"]):
+        stance = uncompiled() if safer else new_shape(self.policy["new_shape"])
+        with self._tidy_after_failure(), stance:
             for index, seed in enumerate(plan.seeds):
                 each_step = _stopping(on_step, index * plan.num_inference_steps, record.total_steps)
                 done = catching_out_of_memory(
@@ -144,7 +150,7 @@ class Engine:
                     f"at {plan.width}x{plan.height}",
                 )
                 record.add(_picture(plan, index, seed, done), done, self._ready()[1].cached_steps())
-        return record.rendering(self._compile_facts(plan))
+        return record.rendering(self._compile_facts(plan, safer=safer))
 
     def close(self) -> None:
         """Lets go of the weights and frees their memory. The engine can be prepared again."""
@@ -294,12 +300,14 @@ class Engine:
                 pipe.maybe_free_model_hooks()
             raise
 
-    def _compile_facts(self, plan: RenderPlan) -> dict[str, object]:
+    def _compile_facts(self, plan: RenderPlan, *, safer: bool) -> dict[str, object]:
         acceleration = self._ready()[1]
         warm = _shape(plan) in self._warm_shapes
         # At a shape that is not warm some or all of it may have run uncompiled, so it is not called compiled.
         return {
-            "compiled": acceleration.is_compiled and (warm or self.policy["new_shape"] == "compile"),
+            "compiled": acceleration.is_compiled
+            and not safer
+            and (warm or self.policy["new_shape"] == "compile"),
             "compile_scope": acceleration.effective()["compile_scope"],
             "warm_shape": warm,
         }

@@ -77,6 +77,13 @@ class Unsupported(PipelineError):
     code = "unsupported"
 
 
+class PlanNotSupported(PipelineError):
+    """The plan was made for another model or revision, or by a version that knows more than this one."""
+
+    code = "plan_not_supported"
+    retryable = True  # sent again, the request gets a plan of the models that are served now
+
+
 class Stopped(PipelineError):
     """The job was told to stop.
 

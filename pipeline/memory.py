@@ -52,6 +52,21 @@ def synchronise(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+def device_is_sound() -> bool:
+    """Tells whether the device still computes.
+
+    After a fault in a kernel (an illegal address, a device-side assert) CUDA refuses every later call of the
+    process; nothing but a new process helps. Always True where this process has not used CUDA.
+    """
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return True
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:  # torch.AcceleratorError is one
+        return False
+    return True
+
+
 def free_memory() -> None:
     """Gives back what nothing refers to any more, to the device as well."""
     gc.collect()

@@ -5,16 +5,20 @@
     out_of_memory, output_not_finite,           once more, safer; then fail
     steps_mismatch
     storage_unavailable, *_unavailable          again after a pause that doubles, up to max_attempts
+    device_lost                                 again at once, up to max_attempts; the worker that met it is
+                                                restarted first
     internal_error                              once more after a pause; then fail
     anything else                               fail at once: the same work would fail the same way
 
-"Safer" means without cache and compile, and in float32 where it fits.
+"Safer" means: the cache is taken off for the attempt, and what is compiled runs uncompiled. Model, dtype,
+size and steps stay as they are.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 SAFER_ONCE = frozenset({"out_of_memory", "output_not_finite", "steps_mismatch"})
+DEVICE_LOST = "device_lost"
 PASSING = "unavailable"  # the last word of the codes of what comes back by itself
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 300.0
@@ -27,7 +31,7 @@ class Verdict:
     Attributes:
         kind: retry (queued again, counted), fail (for good), hand_back (queued again, not counted).
         delay_s: Not to be taken by a worker before that many seconds.
-        safer: The next attempt runs without cache and compile.
+        safer: The next attempt runs without cache and uncompiled.
     """
 
     kind: Literal["retry", "fail", "hand_back"]
@@ -48,8 +52,8 @@ def classify(code: str, attempt: int, max_attempts: int, attempts_with_code: int
         return Verdict("hand_back")
     if attempt >= max_attempts:
         return Verdict("fail")
-    if code.endswith(PASSING):
-        return Verdict("retry", _pause_s(attempts_with_code))
+    if code == DEVICE_LOST or code.endswith(PASSING):
+        return Verdict("retry", 0.0 if code == DEVICE_LOST else _pause_s(attempts_with_code))
     if code in SAFER_ONCE and attempts_with_code == 0:
         return Verdict("retry", safer=True)
     if code == "internal_error" and attempts_with_code == 0:

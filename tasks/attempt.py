@@ -10,14 +10,16 @@ import hashlib
 import time
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from core import store, workers
 from core.artifacts import NewArtifact, artifact_key
 from core.errors import Unavailable
 from core.lifecycle import JobState
 from core.log import get_logger
-from pipeline.errors import OutOfMemory, PipelineError, Stopped
+from pipeline.errors import OutOfMemory, PipelineError, PlanNotSupported, Stopped
 from policy.plan import RenderPlan
-from policy.retry import classify
+from policy.retry import DEVICE_LOST, classify
 from tasks import provenance
 from tasks.outbox import send
 from tasks.patience import DATABASE_ERRORS, patiently
@@ -32,12 +34,17 @@ if TYPE_CHECKING:
     from tasks.child import Child
 
 INTERNAL = "internal_error"
+#: Exit code of a child whose device stopped working; its parent forks another.
+DEVICE_LOST_EXIT = 71
 
 _log = get_logger()
 
 
 def run(me: Child, job: Job) -> None:
-    """Render the job and bring it to its next state. Raises nothing but the stop of the process itself."""
+    """Render the job and bring it to its next state. Raises nothing but the stop of the process itself.
+
+    A child whose device does not work any more stops itself: all that it took from then on would fail.
+    """
     _log.info("job.started", model=job.model)
     try:
         with _watch(me, job) as progress:
@@ -47,6 +54,8 @@ def run(me: Child, job: Job) -> None:
         _log.exception("job.end_not_written")
     finally:
         _count(me)
+    if not me.sound:
+        raise SystemExit(DEVICE_LOST_EXIT)
 
 
 def _watch(me: Child, job: Job) -> Progress:
@@ -93,7 +102,10 @@ def _work(me: Child, job: Job, progress: Progress) -> None:
 def _render_and_complete(me: Child, job: Job, progress: Progress) -> None:
     started = time.monotonic()
     plan = _plan(me, job)
-    rendering = me.engine.render(plan, on_step=progress.on_step)
+    safer = job.attempt > 1 and _wants_safer(me, job)
+    if safer:
+        plan = plan.model_copy(update={"cache": "off"})  # the file tells of what was done
+    rendering = me.engine.render(plan, on_step=progress.on_step, safer=safer)
     rendered = time.monotonic()
     files = [_keep(me, job, plan, rendering, picture) for picture in rendering.pictures]
     kept = time.monotonic()
@@ -112,14 +124,36 @@ def _render_and_complete(me: Child, job: Job, progress: Progress) -> None:
 
 
 def _plan(me: Child, job: Job) -> RenderPlan:
-    """The job's plan; without cache when an earlier attempt failed in a way that it may have caused."""
-    plan = RenderPlan.model_validate(job.plan)
-    if job.attempt > 1 and _wants_safer(me, job):
-        return plan.model_copy(update={"cache": "off"})
+    """The job's plan.
+
+    Raises:
+        PlanNotSupported: It is not one that this worker can carry out as it stands.
+    """
+    spec = me.setup.spec
+    try:
+        plan = RenderPlan.model_validate(job.plan)
+    except ValidationError as error:
+        fields = ", ".join(sorted({str(problem["loc"][0]) for problem in error.errors() if problem["loc"]}))
+        raise PlanNotSupported(
+            f"The job was planned by another version of renderq than this worker's ({fields}). "
+            "Bring API and workers to the same version and send the request again."
+        ) from error
+    if (plan.model, plan.revision) != (spec.id, spec.revision):
+        raise PlanNotSupported(
+            f"The job was planned for {_named(plan.model, plan.revision)}, and this worker holds "
+            f"{_named(spec.id, spec.revision)}. Give API and workers the same catalogue and send the request "
+            "again."
+        )
     return plan
 
 
+def _named(model: str, revision: str | None) -> str:
+    return f"model {model} at revision {revision}" if revision else f"model {model} without a revision"
+
+
+@patiently
 def _wants_safer(me: Child, job: Job) -> bool:
+    """Whether an earlier attempt failed in a way that the acceleration may have caused."""
     with me.database.reading() as session:
         codes = [earlier.error_code for earlier in store.get_attempts(session, job.id) if earlier.error_code]
     return any(classify(code, 1, job.max_attempts, 0).safer for code in codes)
@@ -182,9 +216,11 @@ def _stop(me: Child, job: Job, progress: Progress, step: int) -> None:
 
 
 def _fail(me: Child, job: Job, code: str, message: str, error: Exception, *, retryable: bool) -> None:
-    """Carry out what the retry rule says about this failure."""
-    with me.database.reading() as session:
-        same = store.attempts_with_code(session, job.id, code)
+    """Carry out what the retry rule says about this failure, or about the device if that is what failed."""
+    if not _device_is_sound(me):
+        code, retryable = DEVICE_LOST, True
+        message = "The worker's GPU stopped working in the middle of the job; its log tells more."
+    same = _earlier(me, job, code)
     verdict = classify(code, job.counted_attempts, job.max_attempts, same)
     _log.error("job.attempt_failed", code=code, verdict=verdict.kind, exc_info=error)
     if verdict.kind == "retry":
@@ -194,6 +230,22 @@ def _fail(me: Child, job: Job, code: str, message: str, error: Exception, *, ret
         _hand_back(me, job)
     else:
         _end(me, job, store.fail, code, message, retryable=retryable)
+
+
+def _device_is_sound(me: Child) -> bool:
+    """Ask the device; when it does not work, close the gate at once, before anything is queued again."""
+    from pipeline.memory import device_is_sound
+
+    if not device_is_sound():
+        me.sound = False
+        me.setup.board.close()
+    return me.sound
+
+
+@patiently
+def _earlier(me: Child, job: Job, code: str) -> int:
+    with me.database.reading() as session:
+        return store.attempts_with_code(session, job.id, code)
 
 
 def _hand_back(me: Child, job: Job) -> None:

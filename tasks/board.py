@@ -72,6 +72,10 @@ class Board:
         self.cells.cold_starts = 0
         self.cells.warm_pid = os.getpid()
 
+    def close(self) -> None:
+        """Close the gate: this child takes no more jobs."""
+        self.cells.warm_pid = 0
+
     def begin_job(self) -> None:
         self.cells.kill_at = 0
         self.cells.beat_at = self.cells.job_since = time.monotonic()

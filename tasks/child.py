@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, Unpack
 from core import workers
 from core.artifacts import ArtifactStore
 from core.db import Database
+from core.hardware import detect
 from core.log import get_logger
 from core.workers import WorkerChanges, WorkerState
 from pipeline.errors import LoadFailed, PipelineError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pipeline.engine import Engine
     from pipeline.rendering import PreparationStep
     from policy.model_spec import ModelSpec
+    from policy.modes import Hardware
     from policy.resolve import Policy
     from tasks.board import Board
 
@@ -60,6 +62,7 @@ class Setup:
     Attributes:
         worker_id: Id of this boot; it owns the jobs that the child claims.
         kill_grace_s: The parent kills a child whose job did not stop within this time after it had to.
+        hardware: What the policy was resolved for.
     """
 
     settings: Settings
@@ -69,16 +72,22 @@ class Setup:
     name: str
     board: Board
     kill_grace_s: float = KILL_GRACE_S
+    hardware: Hardware = field(default_factory=detect)
 
 
 @dataclass(slots=True)
 class Child:
-    """What the child holds while it lives."""
+    """What the child holds while it lives.
+
+    Attributes:
+        sound: False once the device does not work any more.
+    """
 
     setup: Setup
     engine: Engine
     database: Database
     artifacts: ArtifactStore
+    sound: bool = field(default=True, init=False)
     settings: Settings = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,7 +152,30 @@ def _make_engine(setup: Setup, record: Record) -> Engine:
     from pipeline.engine import Engine
 
     record.note("import", "done", round(time.monotonic() - started, 3))
-    return Engine(setup.spec, setup.policy, source=_local_source(setup), report=record.step)
+    engine = Engine(setup.spec, setup.policy, source=_local_source(setup), report=record.step)
+    check_device(setup.hardware, engine.device.type)
+    return engine
+
+
+def check_device(hardware: Hardware, found: str) -> None:
+    """Refuse to run on another kind of device than the options were resolved for.
+
+    Args:
+        hardware: What they were resolved for.
+        found: Kind of the device that torch computes on.
+    """
+    if found == hardware.device:
+        return
+    if found == "cpu":
+        raise LoadFailed(
+            f"resolved for {hardware.device}, but torch sees only a CPU: {hardware.name or 'the GPU'} needs "
+            "a build of torch that is made for it and a driver new enough for that build; with "
+            "CUDA_VISIBLE_DEVICES set to nothing the CPU is meant"
+        )
+    raise LoadFailed(
+        f"resolved for {hardware.device}, but torch finds {found}: install nvidia-ml-py, which finds it for "
+        "the options too; with CUDA_VISIBLE_DEVICES set to nothing the CPU is meant"
+    )
 
 
 def _local_source(setup: Setup) -> str | None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from core import workers
 from core.db import Database
-from core.hardware import detect
 from core.ids import new_id
 from core.log import get_logger
 from core.workers import WorkerState
@@ -100,7 +99,7 @@ def _register(setup: child.Setup) -> None:
             model=setup.spec.id,
             queue=queue_of(setup.spec.id),
             policy=setup.policy.as_json(),
-            device=asdict(detect()),
+            device=asdict(setup.hardware),
         )
     database.dispose()
 

@@ -14,6 +14,7 @@ import torch
 
 from pipeline.engine import Engine
 from pipeline.errors import LoadFailed, NotFinite, OutOfMemory, Stopped, WarmupIncomplete, WeightsMissing
+from pipeline.memory import device_is_sound
 from pipeline.render import _check_latents
 from policy.model_spec import ModelSpec
 from tests.fixtures.models import PROMPT, pixels, planned, resolved
@@ -101,6 +102,16 @@ def test_times_add_up_and_the_record_says_what_ran(tiny_engine: Engine) -> None:
     assert "9 of 24 steps" in str(record["cache_reason"])
     assert (record["cached_steps"], record["steps"]) == (18, 48)
     assert (record["compiled"], record["compile_scope"], record["compiles"]) == (False, "none", 0)
+
+
+def test_a_cpu_is_sound_and_a_device_that_refuses_every_call_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    assert device_is_sound()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+    assert not device_is_sound()
 
 
 @pytest.mark.parametrize(

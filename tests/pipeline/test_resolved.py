@@ -160,6 +160,39 @@ def test_compiled_whole_without_a_cache_a_job_cannot_mount_one(prepared: Callabl
     assert engine.effective()["mounted"] is False
 
 
+class RunCounter:
+    """A compiler that counts how often its graphs run."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def __call__(self, graph: Any, _inputs: object) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            self.runs += 1
+            return graph.forward(*arguments)
+
+        return run
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_safer_try_runs_without_cache_and_uncompiled_and_leaves_both_for_the_next(
+    tiny_spec: ModelSpec,
+) -> None:
+    compiler = RunCounter()
+    engine = Engine(tiny_spec, resolved(tiny_spec, compile=True), device="cpu", backend=compiler)
+    engine.prepare()
+    before = compiler.runs
+    record = engine.render(planned(tiny_spec, cache="fast"), safer=True).acceleration
+    assert compiler.runs == before
+    assert (record["cache"], record["cached_steps"]) == ("off", 0)
+    assert "another try" in str(record["cache_reason"])
+    assert (record["compiled"], record["compiles"]) == (False, 0)
+    record = engine.render(planned(tiny_spec, cache="fast")).acceleration
+    assert compiler.runs > before
+    assert (record["cache"], record["compiled"], record["compiles"]) == ("fast", True, 0)
+    engine.close()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_weights_have_the_number_format_that_was_resolved(tiny_spec: ModelSpec, dtype: str) -> None:
     engine = Engine(tiny_spec, resolved(tiny_spec, dtype=dtype), device="cpu")

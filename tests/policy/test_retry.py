@@ -32,6 +32,11 @@ def test_what_would_fail_the_same_way_fails_at_once(code: str) -> None:
     assert classify(code, 1, 3, 0) == Verdict("fail")
 
 
+def test_a_job_whose_device_was_lost_goes_to_another_at_once_until_its_attempts_are_used() -> None:
+    assert classify("device_lost", 1, 3, 0) == classify("device_lost", 2, 3, 1) == Verdict("retry")
+    assert classify("device_lost", 3, 3, 2).kind == "fail"
+
+
 def test_an_error_nobody_expected_is_tried_once_more() -> None:
     assert classify("internal_error", 1, 3, 0) == Verdict("retry", 5.0)
     assert classify("internal_error", 2, 3, 1).kind == "fail"
