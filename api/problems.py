@@ -16,6 +16,7 @@ from starlette.routing import Match
 from api.errors import PROBLEMS, Refused
 from core.errors import AppError, IdempotencyMismatch
 from policy.errors import FieldError, InvalidRequest
+from policy.request_shape import in_words
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_S = 5
@@ -116,12 +117,17 @@ def _invalid_request(request: Request, error: Exception) -> Response:
 def _invalid_parameters(request: Request, error: Exception) -> Response:
     """Only path and query parameters come here: bodies are read by ``policy``."""
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    errors = [FieldError(_place(found), f"{_place(found)}: {found['msg']}") for found in error.errors()]
+    errors = [_parameter_in_words(found) for found in error.errors()]
     return problem_response(request, "invalid_query", "; ".join(e.message for e in errors), errors=errors)
 
 
-def _place(found: Mapping[str, Any]) -> str:
-    return ".".join(str(part) for part in found["loc"][1:])
+def _parameter_in_words(found: Any) -> FieldError:  # noqa: ANN401 - pydantic's record of one error
+    named: Any = {**found, "loc": found["loc"][1:]}
+    if found["type"] == "string_pattern_mismatch":
+        pattern = found["ctx"]["pattern"]
+        name = ".".join(map(str, named["loc"]))
+        return FieldError(name, f"{name} must match {pattern}", found["input"], pattern)
+    return in_words(named, known=())
 
 
 def _known_methods(request: Request) -> str:

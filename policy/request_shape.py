@@ -31,7 +31,7 @@ def check_shape(body: Mapping[Any, Any], model: type[BaseModel]) -> Iterator[tup
     except ValidationError as error:
         told = (item for item in error.errors(include_url=False) if not _is_told(item, flaws))
         for item in islice(told, MOST_ERRORS):
-            yield item["type"], _in_words(item, tuple(model.model_fields))
+            yield item["type"], in_words(item, tuple(model.model_fields))
 
 
 def _is_told(item: ErrorDetails, flaws: Mapping[Any, str]) -> bool:
@@ -62,7 +62,8 @@ def _without_flaws(body: Mapping[Any, Any]) -> dict[Any, Any]:
     return kept
 
 
-def _in_words(item: ErrorDetails, known: tuple[str, ...]) -> FieldError:
+def in_words(item: ErrorDetails, known: tuple[str, ...]) -> FieldError:
+    """Says what pydantic found in our words: field, value, limit and the nearest valid value."""
     field = ".".join(str(show(part)) or '""' for part in item["loc"] if part != "[key]") or "body"
     value = item["input"]
     if item["type"] == "extra_forbidden":
@@ -96,6 +97,7 @@ _Rule = tuple[str, object, object]  # words, limit, nearest
 _TYPES: Mapping[str, str] = {
     "int_type": "an integer",
     "int_from_float": "an integer",
+    "int_parsing": "an integer",
     "float_type": "a number",
     "string_type": "a string",
     "dict_type": "an object",
@@ -142,6 +144,7 @@ def _bound(words: str, key: str, step: int) -> Callable[[Mapping[str, Any], Erro
 
 _RULES: Mapping[str, Callable[[Mapping[str, Any], ErrorDetails], _Rule]] = {
     "literal_error": _literal,
+    "enum": _literal,
     "string_too_long": _too_long,
     "too_long": _too_long,
     "string_pattern_mismatch": _blank,

@@ -217,3 +217,18 @@ def test_a_job_that_has_ended_cannot_be_canceled(client: TestClient, submit: Sub
 
 def test_a_job_that_is_not_there_cannot_be_canceled(client: TestClient) -> None:
     assert_problem(client.post(f"{BASE}/v1/jobs/{new_id()}/cancel"), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("query", "words", "limit", "nearest"),
+    [
+        ("limit=101", 'limit must be at most 100, not "101"; nearest: 100', 100, 100),
+        ("limit=0", 'limit must be at least 1, not "0"; nearest: 1', 1, 1),
+        ("limit=many", 'limit must be an integer, not "many"', "an integer", None),
+    ],
+)
+def test_a_bad_parameter_is_told_with_its_value_limit_and_nearest(
+    client: TestClient, query: str, words: str, limit: object, nearest: object
+) -> None:
+    (error,) = client.get(f"/v1/jobs?{query}").json()["errors"]
+    assert error == {"field": "limit", "message": words, "limit": limit, "nearest": nearest}
