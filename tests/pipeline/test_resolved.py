@@ -59,7 +59,7 @@ def blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
         ({"compile": False, "performance_mode": "speed"}, set()),
         ({"performance_mode": "speed"}, set()),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
 )
 def test_exactly_what_was_resolved_is_compiled(
     prepared: Callable[..., Engine], flags: dict[str, Any], parts: set[str]
