@@ -8,7 +8,7 @@ file.
 import os
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 from PIL import Image
 
@@ -36,6 +36,7 @@ class NoopEngine:
         report: Callable[[PreparationStep], None],
     ) -> None:
         del source
+        self.device = SimpleNamespace(type=detect().device)
         self._report = report
         self._image = Image.new("RGB", spec.size.default)
 
@@ -45,7 +46,10 @@ class NoopEngine:
             self._report(step)
         return steps
 
-    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool]) -> Rendering:
+    def render(
+        self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool = False
+    ) -> Rendering:
+        del safer
         on_step(plan.num_inference_steps, plan.num_inference_steps)
         pictures = tuple(Picture(index, seed, self._image, None) for index, seed in enumerate(plan.seeds))
         return Rendering(pictures, {"total": 0.0}, {"cache": "off", "steps": 0, "cached_steps": 0})

@@ -26,6 +26,7 @@ from benchmarks.noop_worker import MODEL
 from cli import programs, valkey
 from cli.client import TERMINAL, Client
 from cli.datafolder import DataFolder, hold_folder, socket_in
+from cli.exits import ExitCode
 from cli.stack import choose_port, get_json
 from cli.supervisor import Program, Signals, Supervisor
 
@@ -33,6 +34,7 @@ HOST = "127.0.0.1"
 START_S = 120.0
 DRAIN_S = 600.0
 LOOK_S = 0.02
+FINAL = {ExitCode.LOAD_FAILED: "the engine that renders nothing no longer fits the worker"}
 WARM_UP = 5
 """Jobs before measuring: first connections, first imports."""
 
@@ -106,7 +108,9 @@ def start_celery(
 
 def python_program(folder: DataFolder, environment: Mapping[str, str], name: str, *arguments: str) -> Program:
     log = folder.logs / f"{name}.log"
-    return Program(name, (sys.executable, "-P", *arguments), environment, log, stops=2, grace_s=20.0)
+    return Program(
+        name, (sys.executable, "-P", *arguments), environment, log, stops=2, grace_s=20.0, final=FINAL
+    )
 
 
 def measure_renderq(client: Client, jobs: int, single: int) -> dict[str, Any]:
