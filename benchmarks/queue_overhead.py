@@ -34,7 +34,7 @@ HOST = "127.0.0.1"
 START_S = 120.0
 DRAIN_S = 600.0
 LOOK_S = 0.02
-FINAL = {ExitCode.LOAD_FAILED: "the engine that renders nothing no longer fits the worker"}
+FINAL: dict[int, str] = {ExitCode.LOAD_FAILED: "the engine that renders nothing no longer fits the worker"}
 WARM_UP = 5
 """Jobs before measuring: first connections, first imports."""
 
