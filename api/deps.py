@@ -12,6 +12,7 @@ from core.artifacts import ArtifactStore
 from core.db import Database
 from core.ids import is_id
 from core.settings import Settings
+from core.workers import heard_within_s
 from policy.catalogue import Catalogue
 from policy.errors import FieldError
 
@@ -29,6 +30,11 @@ class Services:
     artifacts: ArtifactStore
     broker: Celery
     """For looking whether Redis answers; ids are sent by ``tasks.app.publish``."""
+
+    @property
+    def heard_within_s(self) -> float:
+        """How long ago a worker may have been heard of to count as there."""
+        return heard_within_s(self.settings.heartbeat_s)
 
 
 async def _services(request: Request) -> Services:

@@ -6,12 +6,15 @@ only, unless the operator says that something in front of it decides who may cal
 
 import signal
 import socket
+from contextlib import suppress
 from ipaddress import ip_address
 
 import structlog
 import uvicorn
 
 from api.app import create_app
+from core.db import Database
+from core.errors import DatabaseUnavailable
 from core.settings import Settings
 
 GRACE_S = 10
@@ -34,12 +37,14 @@ def serve(
 
     Raises:
         CannotServe: ``host`` is not this machine's loopback, or the address cannot be bound.
+        DatabaseNotUpgraded: The tables are not those of this installation.
     """
     if not (trust_network or is_loopback(host)):
         raise CannotServe(
             f"refusing to listen on {host}: this version has no keys, so everyone who reaches the port could "
             "render. Put an authenticating proxy in front and pass --trust-network, or stay on 127.0.0.1."
         )
+    _check_tables(settings)
     app = create_app(settings, any_host=trust_network)
     listener = _bind(host, port)
     config = uvicorn.Config(
@@ -57,6 +62,16 @@ def serve(
     log.info("api.listening", url=_url(listener), trust_network=trust_network)
     server.run(sockets=[listener])
     log.info("api.stopped")
+
+
+def _check_tables(settings: Settings) -> None:
+    """Refuse a database of another version; one that is away may come back, and calls say 503 till then."""
+    database = Database(settings.database_url)
+    try:
+        with suppress(DatabaseUnavailable):
+            database.check_revision()
+    finally:
+        database.dispose()
 
 
 def is_loopback(host: str) -> bool:

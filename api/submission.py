@@ -49,7 +49,7 @@ def submit(services: Services, body: dict[str, Any], key: str | None, base_url: 
             max_attempts=services.settings.max_attempts,
             idempotency=None if key is None else (key, fingerprint(body)),
         )
-        view = view_job(session, job, base_url, Serving())
+        view = view_job(session, job, base_url, Serving(services.heard_within_s))
     if not replayed and _send(services, view):
         view.warnings.remove(NOT_SENT)
     return view, replayed

@@ -88,7 +88,7 @@ class ArtifactStore:
 
     def put(self, key: str, data: bytes) -> None:
         """Keep ``data`` under ``key``, replacing what was there."""
-        with _translated(key):
+        with _translated(key, reads=False):
             obstore.put(self._store, key, data)
 
     def get(self, key: str) -> bytes:
@@ -115,23 +115,27 @@ class ArtifactStore:
 
     def list(self, prefix: str = "jobs/") -> Iterator[StoredFile]:
         """Yield the files below ``prefix`` in no particular order."""
-        with _translated(prefix):
+        with _translated(prefix, reads=False):
             for chunk in obstore.list(self._store, prefix):
                 for meta in chunk:
                     yield StoredFile(meta["path"], meta["size"], meta["last_modified"])
 
 
 class _translated:  # noqa: N801 - used as a statement
-    """Turn the storage library's errors into ours."""
+    """Turn the storage library's errors into ours.
 
-    def __init__(self, key: str) -> None:
+    "Not found" means a missing file where one is read; anywhere else it is the bucket that is missing.
+    """
+
+    def __init__(self, key: str, *, reads: bool = True) -> None:
         self._key = key
+        self._reads = reads
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, NotFoundError | FileNotFoundError):
+        if self._reads and isinstance(error, NotFoundError | FileNotFoundError):
             raise Gone(f"There is no file {self._key} in the artifact store.") from error
         if isinstance(error, BaseError | OSError):
             # The library tells its whole inner state; the first line says what happened.

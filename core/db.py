@@ -15,17 +15,25 @@ from sqlite3 import OperationalError as SQLiteOperationalError
 import stamina
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError  # noqa: A004
 from sqlalchemy.orm import Session
 
-from core.errors import DatabaseUnavailable
+from core.errors import DatabaseNotUpgraded, DatabaseUnavailable
 
 BUSY_TIMEOUT_S = 30.0
 """How long SQLite waits for another writer."""
 
 CONNECT_TIMEOUT_S = 5
 """How long a connection to PostgreSQL may take."""
+
+STATEMENT_TIMEOUT_S = 30
+"""How long PostgreSQL may take over one statement, and a statement may wait for a lock."""
+
+UNANSWERED_S = 10
+"""How long a connection to PostgreSQL may be silent before it counts as broken, whoever waits for whom."""
 
 _READING = "renderq_reading"
 
@@ -69,6 +77,27 @@ class Database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
         with self.db_engine.connect() as connection:
             command.upgrade(migrations_config(connection), revision)
+
+    def check_revision(self) -> None:
+        """See that the tables are those of this installation; for the start of a process.
+
+        Raises:
+            DatabaseNotUpgraded: They are older or newer, or not there; says what to do.
+            DatabaseUnavailable: It did not answer.
+        """
+        with self.reading() as session:
+            present = MigrationContext.configure(session.connection()).get_current_revision()
+        script = ScriptDirectory.from_config(migrations_config())
+        if present == script.get_current_head():
+            return
+        known = {revision.revision for revision in script.walk_revisions()}
+        if present is None or present in known:
+            state = f"is at revision {present}" if present else "has no tables yet"
+            raise DatabaseNotUpgraded(f"The database {state}: run `renderq db upgrade`.")
+        raise DatabaseNotUpgraded(
+            f"The database is at revision {present}, which this installation does not know: a newer renderq "
+            "has upgraded it. Install that version here; its `renderq db upgrade` is done."
+        )
 
     def downgrade(self, revision: str) -> None:
         """Take the tables back to ``revision``; what only the newer ones hold is lost."""
@@ -122,7 +151,17 @@ def _postgresql(url: URL) -> Engine:
         url,
         pool_pre_ping=True,
         json_serializer=_to_json,
-        connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "options": "-c timezone=UTC"},
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "options": f"-c timezone=UTC -c statement_timeout={STATEMENT_TIMEOUT_S}s",
+            # What was sent and is not acknowledged, as after a cut of the network, gives an error...
+            "tcp_user_timeout": UNANSWERED_S * 1000,
+            # ...and so does an answer that never comes because the server is gone.
+            "keepalives": 1,
+            "keepalives_idle": UNANSWERED_S,
+            "keepalives_interval": 3,
+            "keepalives_count": 3,
+        },
     )
 
 

@@ -9,6 +9,7 @@
     │   └── NotReady
     ├── Gone
     ├── IdempotencyMismatch
+    ├── DatabaseNotUpgraded
     └── Unavailable
         ├── DatabaseUnavailable
         └── StoreUnavailable
@@ -100,6 +101,13 @@ class DatabaseUnavailable(Unavailable):
     """The database did not answer; try again."""
 
     code = "database_unavailable"
+
+
+class DatabaseNotUpgraded(AppError):
+    """The tables of the database are not those that this installation works with."""
+
+    code = "database_not_upgraded"
+    status = 503
 
 
 class StoreUnavailable(Unavailable):

@@ -177,17 +177,19 @@ def artifact_keys(session: Session, job_id: str) -> frozenset[str]:
 
 
 def orphaned_keys(session: Session, keys: Sequence[str]) -> list[str]:
-    """Return those of ``keys`` that no row refers to and that no running attempt may yet complete.
+    """Return those of ``keys`` that a known job's attempt has left behind: it is over and did not complete.
 
-    Keys that are not an attempt's file are left alone.
+    Left alone are keys that are not an attempt's file, and those of a job or an attempt that the database
+    does not know: it may be a copy from before, or not the one that the files belong to.
     """
     owners = {key: parts for key in keys if (parts := parse_key(key)) is not None}
     job_ids = {parts.job_id for parts in owners.values()}
     kept = set(session.scalars(select(Artifact.key).where(Artifact.key.in_(owners))))
-    running = select(Job.id, Job.attempt).where(Job.id.in_(job_ids), Job.state == JobState.IN_PROGRESS)
-    at_work = {(row.id, row.attempt) for row in session.execute(running)}
+    jobs = session.execute(select(Job.id, Job.attempt, Job.state).where(Job.id.in_(job_ids)))
+    # The number of the latest attempt that is over.
+    over = {row.id: row.attempt - (row.state == JobState.IN_PROGRESS) for row in jobs}
     return [
         key
         for key, parts in owners.items()
-        if key not in kept and (parts.job_id, parts.attempt) not in at_work
+        if key not in kept and parts.job_id in over and parts.attempt <= over[parts.job_id]
     ]

@@ -4,6 +4,7 @@ A worker's options (``policy.options``) share the prefix and are read by ``polic
 """
 
 import os
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,8 +17,14 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from core.errors import InvalidSettings
+from policy.options import OPTIONS
+from policy.wording import closest
 
 PREFIX = "RENDERQ_"
+OTHERS = frozenset({"url", "debug"})
+"""Names with the prefix that only the command reads."""
+NEAR_MISS = 0.8
+"""How alike a name must be to a setting's to count as a slip of it; 1 is the same."""
 
 
 def default_data_dir() -> Path:
@@ -119,10 +126,14 @@ class Settings(BaseSettings):
             InvalidSettings: Names each variable that is wrong and what it may be.
         """
         values: dict[str, Any] = given
+        problems = tuple(_slips(cls.model_fields))
         try:
-            return cls(**values)
+            settings = cls(**values)
         except ValidationError as error:
-            raise InvalidSettings(tuple(_sentence(problem) for problem in error.errors())) from None
+            problems += tuple(_sentence(problem) for problem in error.errors())
+        if problems:
+            raise InvalidSettings(problems)
+        return settings
 
     @classmethod
     def for_data_dir(cls, folder: Path, **given: object) -> Self:
@@ -146,6 +157,20 @@ def _urls(folder: Path) -> dict[str, Any]:
         "redis_url": f"redis+socket://{folder}/valkey/valkey.sock",
         "artifacts_url": (folder / "artifacts").as_uri(),
     }
+
+
+def _slips(fields: Collection[str]) -> Iterator[str]:
+    """Tell of the variables that look like misspelt settings, whose values would otherwise do nothing.
+
+    A slip in the name of an option of the policy is told where the options are resolved.
+    """
+    known = {*fields, *OPTIONS, *OTHERS}
+    given = {name.upper() for name in os.environ if name.upper().startswith(PREFIX)}
+    for name in sorted(given):
+        word = name.removeprefix(PREFIX).lower()
+        nearest = None if word in known else closest(word, known, NEAR_MISS)
+        if nearest in fields:
+            yield f"{name} is not a setting; did you mean {PREFIX}{str(nearest).upper()}?"
 
 
 def _check_scheme(url: str, *schemes: str) -> str:

@@ -247,7 +247,10 @@ def complete(
     A wish to cancel that comes after the last step is too late.
     """
     held = _lock(session, job_id, attempt, worker_id)
-    made = {"timings_ms": dict(timings_ms or {}), "acceleration": dict(acceleration or {})}
+    made: dict[str, Any] = {"timings_ms": dict(timings_ms or {}), "acceleration": dict(acceleration or {})}
+    # A short job ends before its first beat has told of any step.
+    if held is not None and (steps := held.progress_steps or made["acceleration"].get("steps")):
+        made |= {"progress_step": steps, "progress_steps": steps}
     ending = _Ending(Outcome.COMPLETED)
     if held is None or not _leave(session, "complete", held, ending, {"artifacts": len(artifacts)}, **made):
         return False

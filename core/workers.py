@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from core.clock import now
@@ -12,18 +12,30 @@ from core.lifecycle import ENDED_WORKER, WorkerState
 from core.tables import Worker
 
 __all__ = [
+    "MISSED_BEATS",
     "WorkerChanges",
     "WorkerState",
     "beat_worker",
     "count_job",
     "count_ready",
+    "forget_ended",
     "get_worker",
+    "heard_within_s",
     "list_workers",
     "mark_gone",
     "note_step",
     "register_worker",
     "update_worker",
 ]
+
+
+MISSED_BEATS = 6
+"""Beats that a worker may miss before it counts as gone."""
+
+
+def heard_within_s(heartbeat_s: float) -> float:
+    """Return how long ago a worker may have been heard of and still count as there."""
+    return heartbeat_s * MISSED_BEATS
 
 
 class WorkerChanges(TypedDict, total=False):
@@ -127,8 +139,11 @@ def get_worker(session: Session, worker_id: str) -> Worker:
     return worker
 
 
-def count_ready(session: Session, model: str | None = None, within_s: float = 60.0) -> int:
-    """Return how many workers can take a job and were heard of within that many seconds."""
+def count_ready(session: Session, model: str | None = None, *, within_s: float) -> int:
+    """Return how many workers can take a job and were heard of within that many seconds.
+
+    ``heard_within_s`` gives them from the interval of the heartbeat.
+    """
     statement = select(func.count()).where(
         Worker.state == WorkerState.READY, Worker.heartbeat_at > now(-within_s)
     )
@@ -147,6 +162,13 @@ def mark_gone(session: Session, older_than_s: float) -> list[str]:
         .returning(Worker.id)
     )
     return list(session.scalars(statement, execution_options={"synchronize_session": False}))
+
+
+def forget_ended(session: Session, older_than_s: float) -> int:
+    """Remove the rows of workers that failed or are gone and were last heard of that long ago."""
+    silent = Worker.heartbeat_at <= now(-older_than_s)
+    removed = delete(Worker).where(Worker.state.in_(ENDED_WORKER), silent).returning(Worker.id)
+    return len(session.scalars(removed).all())
 
 
 def _update(session: Session, worker_id: str, **values: object) -> bool:

@@ -28,6 +28,7 @@ def _run(connection: Connection) -> None:
     )
     with context.begin_transaction():
         if not sqlite:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # core.db's is for requests
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
             connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
         context.run_migrations()

@@ -111,7 +111,6 @@ class FrameLimits(_Facts):
         _check_order(self.fps_minimum, self.fps, self.fps_maximum)
         _check_order(self.minimum, self.default, self.maximum)
         return self
-        return self
 
 
 class RequestLimits(_Facts):

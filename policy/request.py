@@ -20,10 +20,12 @@ __all__ = ["SEED_LIMIT", "CacheChoice", "Priority", "RenderRequest", "parse_requ
 METADATA_KEYS = 16
 METADATA_CHARACTERS = 512
 LONGEST_TIMEOUT_S = 7 * 24 * 3600.0
+LONGEST_RUN_S = 24 * 3600.0
 
 CacheChoice = Literal["default", "off", "quality", "balanced", "fast"]
 Priority = Literal["low", "normal", "high"]
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT_S, allow_inf_nan=False)]
+RunSeconds = Annotated[float, Field(gt=0, le=LONGEST_RUN_S, allow_inf_nan=False)]
 Text = Annotated[str, Field(max_length=METADATA_CHARACTERS)]
 Key = Annotated[str, Field(min_length=1, max_length=METADATA_CHARACTERS)]
 
@@ -54,7 +56,7 @@ class RenderRequest(BaseModel):
     queue_timeout_s: Seconds | None = Field(
         default=None, description="The job expires if it has not started by then"
     )
-    run_timeout_s: Seconds | None = Field(default=None, description="Longest running time of one attempt")
+    run_timeout_s: RunSeconds | None = Field(default=None, description="Longest running time of one attempt")
     metadata: dict[Key, Text] = Field(
         default={}, max_length=METADATA_KEYS, description="Kept with the job, not read"
     )

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from core.log import get_logger
 from core.settings import Settings, get_settings
+from policy.request import LONGEST_RUN_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +28,8 @@ PRIORITY_STEPS = [0, 3, 6, 9]
 PUBLISH_SOCKET_S = 1.0
 #: Seconds a caller may wait for a free connection when all are busy.
 PUBLISH_ACQUIRE_S = 2.0
-#: No render lasts longer; above any job's own limit, which the worker keeps itself.
-HARD_LIMIT_S = 86_400
+#: No render lasts longer: an hour above the longest limit of a job, which the worker keeps itself.
+HARD_LIMIT_S = int(LONGEST_RUN_S) + 3600
 #: The worker has this long to finish or hand back its job when told to stop.
 DRAIN_S = 60.0
 

@@ -7,6 +7,7 @@ is dropped. Each duty is a function of its own, and one that fails does not keep
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from core import store, workers
 from core.artifacts import ArtifactStore
 from core.db import Database
-from core.errors import AppError
+from core.errors import AppError, DatabaseUnavailable
 from core.lifecycle import JobState
 from core.log import get_logger
 from core.tables import Job
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
 UNSENT_S = 2.0
 #: Most ids sent for one model in one look; the rest follows in the next.
 SEND_LIMIT = 500
-#: Beats that a worker may miss before it counts as gone.
-MISSED_BEATS = 6
 #: Seconds between two rounds of tidying up, which lists every file of the artifact store.
 TIDY_EVERY_S = 3600.0
 #: A call may be repeated under its idempotency key for so long.
 KEY_LIFE_S = 24 * 3600.0
+#: How long the row of a worker that has ended can be read.
+WORKER_LIFE_S = 7 * 24 * 3600.0
 SWEEP_BATCH = 500
 
 _log = get_logger()
@@ -71,9 +72,15 @@ class Upkeep:
 
 
 def run_upkeep(settings: Settings, stop: Event) -> None:
-    """Do every duty each ``upkeep_interval_s`` until ``stop`` is set."""
+    """Do every duty each ``upkeep_interval_s`` until ``stop`` is set.
+
+    Raises:
+        DatabaseNotUpgraded: The tables are not those of this installation.
+    """
     upkeep = Upkeep.of(settings)
     try:
+        with suppress(DatabaseUnavailable):  # each duty says so until it is back
+            upkeep.database.check_revision()
         while not stop.is_set():
             look_after(upkeep)
             stop.wait(settings.upkeep_interval_s)
@@ -149,7 +156,7 @@ def expire_overdue(upkeep: Upkeep) -> int:
 def mark_gone_workers(upkeep: Upkeep) -> int:
     """Mark the workers that were killed, which could not say so themselves."""
     with upkeep.database.transaction() as session:
-        gone = workers.mark_gone(session, upkeep.settings.heartbeat_s * MISSED_BEATS)
+        gone = workers.mark_gone(session, workers.heard_within_s(upkeep.settings.heartbeat_s))
     for worker_id in gone:
         _log.warning("worker.gone", worker=worker_id)
     return len(gone)
@@ -161,6 +168,7 @@ def tidy_when_due(upkeep: Upkeep) -> None:
     if upkeep.tidied_at is None or now >= upkeep.tidied_at + TIDY_EVERY_S:
         upkeep.tidied_at = now
         forget_old_keys(upkeep)
+        forget_old_workers(upkeep)
         sweep_orphans(upkeep)
 
 
@@ -170,8 +178,14 @@ def forget_old_keys(upkeep: Upkeep) -> int:
         return store.forget_idempotency_keys(session, KEY_LIFE_S)
 
 
+def forget_old_workers(upkeep: Upkeep) -> int:
+    """Remove the rows of workers that ended long ago: each start of a worker adds one."""
+    with upkeep.database.transaction() as session:
+        return workers.forget_ended(session, WORKER_LIFE_S)
+
+
 def sweep_orphans(upkeep: Upkeep) -> int:
-    """Delete the files of attempts that did not complete and are over.
+    """Delete the files of attempts that did not complete and are over; files of unknown jobs stay.
 
     The files are listed before the rows are read, so an attempt that completes in between has its row by
     then.

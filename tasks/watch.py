@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from core import workers
@@ -41,6 +42,12 @@ def hold_forks() -> None:
     os.register_at_fork(before=FORK.acquire, after_in_parent=FORK.release, after_in_child=FORK.release)
 
 
+def tell(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a child that may have died and been reaped since it was looked at."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 class Watch(threading.Thread):
     """Looks at the board until finished; calls ``stop`` with the exit code when the worker has to end."""
 
@@ -59,7 +66,10 @@ class Watch(threading.Thread):
     def run(self) -> None:
         while not self._end.wait(LOOK_S):
             with FORK:
-                self._look()
+                try:
+                    self._look()
+                except Exception:  # noqa: BLE001 - the next one may succeed; without any the worker counts as gone
+                    _log.exception("worker.look_failed")
 
     def finish(self) -> None:
         """Stop looking; returns when the thread has ended."""
@@ -90,7 +100,7 @@ class Watch(threading.Thread):
         now = time.monotonic()
         if not self._quit_at:
             self._quit_at = now
-            os.kill(self._board.cells.child_pid, signal.SIGQUIT)
+            tell(self._board.cells.child_pid, signal.SIGQUIT)
         elif now > self._quit_at + QUIT_GRACE_S:
             self._kill("its job does not end and the worker stops")
             self._stop_worker(0)
@@ -108,7 +118,7 @@ class Watch(threading.Thread):
         self._board.end_job()
         if pid and lives(pid):
             _log.warning("worker.child_killed", child_pid=pid, reason=reason)
-            os.kill(pid, signal.SIGKILL)
+            tell(pid, signal.SIGKILL)
 
     def _beat(self) -> None:
         state, now = self._state(), time.monotonic()

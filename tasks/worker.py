@@ -62,9 +62,13 @@ def run_worker(
         kill_grace_s: How long a job that was cancelled or ran too long may take to stop before its child
             is killed.
 
+    Raises:
+        DatabaseNotUpgraded: The tables are not those of this installation.
+
     Returns:
         0 after a stop, 70 when the model could not be made ready.
     """
+    _check_tables(settings)
     # Read by billiard when Celery's worker is imported: children then ignore a SIGTERM to the whole group.
     os.environ["REMAP_SIGTERM"] = "SIGQUIT"
     setup = child.Setup(settings, spec, policy, new_id(), _full_name(name, spec), Board(), kill_grace_s)
@@ -84,6 +88,15 @@ def run_worker(
 def _full_name(name: str | None, spec: ModelSpec) -> str:
     short = name or f"{spec.id}-{os.getpid()}"
     return short if "@" in short else f"{short}@{socket.gethostname()}"
+
+
+@patiently
+def _check_tables(settings: Settings) -> None:
+    database = Database(settings.database_url)
+    try:
+        database.check_revision()
+    finally:
+        database.dispose()
 
 
 @patiently

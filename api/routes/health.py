@@ -42,7 +42,8 @@ def _check_database(services: Services) -> tuple[Check, list[str]]:
     try:
         with services.database.reading() as session:
             session.execute(text("SELECT 1"))
-            models = [model for model in services.catalogue if count_ready(session, model)]
+            within_s = services.heard_within_s
+            models = [id_ for id_ in services.catalogue if count_ready(session, id_, within_s=within_s)]
     except (AppError, SQLAlchemyError) as error:
         return Check(name="database", ok=False, reason=_first_line(error)), []
     return Check(name="database", ok=True, reason="it answers"), models

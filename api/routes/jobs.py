@@ -75,7 +75,7 @@ def list_jobs(
     if after is not None and not is_id(after):
         raise _bad_after("after must be the id of a job")
     state = None if status is None else JobState(status)
-    serving = Serving()
+    serving = Serving(services.heard_within_s)
     with services.database.reading() as session:
         try:
             page = store.list_jobs(
@@ -119,7 +119,7 @@ def cancel_job(job_id: PathId, response: Response, services: ServicesDep, base_u
     """Cancel a queued job at once, or ask a running one to stop."""
     with services.database.transaction() as session:
         row = store.request_cancel(session, job_id, LOCAL_CALLER)
-        job = view_job(session, row, base_url, Serving())
+        job = view_job(session, row, base_url, Serving(services.heard_within_s))
     response.status_code = 200 if row.state.is_terminal else 202
     _hint(response, job)
     return job
@@ -140,7 +140,9 @@ async def _wait(request: Request, response: Response, services: Services, job_id
 
 def _read(services: Services, job_id: str, base_url: str) -> JobView:
     with services.database.reading() as session:
-        return view_job(session, store.get_job(session, job_id, LOCAL_CALLER), base_url, Serving())
+        return view_job(
+            session, store.get_job(session, job_id, LOCAL_CALLER), base_url, Serving(services.heard_within_s)
+        )
 
 
 def _hint(response: Response, job: JobView) -> None:

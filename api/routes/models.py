@@ -1,13 +1,15 @@
 """What is offered."""
 
 from fastapi import APIRouter
+from sqlalchemy.orm import Session
 
-from api.deps import ServicesDep
+from api.deps import Services, ServicesDep
 from api.errors import Refused
 from api.openapi_parts import problems
 from api.schemas import ModelView, Page
 from api.views import view_model
 from core.workers import count_ready
+from policy.model_spec import ModelSpec
 
 router = APIRouter(tags=["models"])
 
@@ -16,7 +18,7 @@ router = APIRouter(tags=["models"])
 def list_models(services: ServicesDep) -> Page[ModelView]:
     """Return every model of the catalogue, served now or not."""
     with services.database.reading() as session:
-        models = [view_model(spec, count_ready(session, spec.id)) for spec in services.catalogue.values()]
+        models = [_view(session, spec, services) for spec in services.catalogue.values()]
     ids = [model.id for model in models]
     return Page(
         data=models, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=False
@@ -32,4 +34,8 @@ def get_model(model_id: str, services: ServicesDep) -> ModelView:
             "not_found", f"there is no model {model_id[:100]!r}; there are: {', '.join(services.catalogue)}"
         )
     with services.database.reading() as session:
-        return view_model(spec, count_ready(session, spec.id))
+        return _view(session, spec, services)
+
+
+def _view(session: Session, spec: ModelSpec, services: Services) -> ModelView:
+    return view_model(spec, count_ready(session, spec.id, within_s=services.heard_within_s))

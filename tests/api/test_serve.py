@@ -19,6 +19,7 @@ from sqlalchemy import func, select
 from api.serve import CannotServe, is_loopback, serve
 from core.artifacts import ArtifactStore
 from core.db import Database
+from core.errors import DatabaseNotUpgraded
 from core.settings import Settings
 from core.tables import Job
 from tests.api.parts import ORDER, Worker, url_of
@@ -42,6 +43,11 @@ pytestmark = [
     pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True),
     pytest.mark.usefixtures("database_kind"),
 ]
+
+
+def test_the_api_does_not_start_on_a_database_that_was_not_upgraded(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseNotUpgraded, match="renderq db upgrade"):
+        serve(Settings.for_data_dir(tmp_path), port=0)
 
 
 class Served:
@@ -216,7 +222,9 @@ def test_addresses_of_this_machine_only_are_loopback(host: str) -> None:
 
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    settings = Settings.for_data_dir(tmp_path)
+    Database(settings.database_url).upgrade()
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(CannotServe, match=f"127.0.0.1:{port}"):
-            serve(Settings.for_data_dir(tmp_path), port=port)
+            serve(settings, port=port)

@@ -16,10 +16,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         data = self.rfile.read(int(self.headers["Content-Length"]))
+        if self._lacks_bucket():
+            return
         self.files[self._key] = data
         self._answer(200, b"", {"ETag": _etag(data)})
 
     def do_GET(self) -> None:
+        if self._lacks_bucket():
+            return
         if "list-type" in self.path:
             prefix = parse_qs(urlsplit(self.path).query).get("prefix", [""])[0]
             self._answer(200, self._listing(prefix))
@@ -38,6 +42,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         self.files.pop(self._key, None)
         self._answer(204, b"")
+
+    def _lacks_bucket(self) -> bool:
+        """Answer as for a bucket that does not exist, if its name says so."""
+        lacks = urlsplit(self.path).path.split("/")[1] == "missing"
+        if lacks:
+            self._answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+        return lacks
 
     def log_message(self, *_: object) -> None:
         """Keep quiet."""

@@ -24,15 +24,29 @@ def store(
         yield ArtifactStore(f"memory://{tmp_path.name}")
     else:
         with s3_server() as address:
-            for name, value in {
-                "AWS_ENDPOINT": address,
-                "AWS_ALLOW_HTTP": "true",
-                "AWS_ACCESS_KEY_ID": "key",
-                "AWS_SECRET_ACCESS_KEY": "secret",
-                "AWS_REGION": "us-east-1",
-            }.items():
-                monkeypatch.setenv(name, value)
+            use_s3(monkeypatch, address)
             yield ArtifactStore("s3://pictures/of/ann")
+
+
+def use_s3(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    for name, value in {
+        "AWS_ENDPOINT": address,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_missing_bucket_is_an_outage_and_no_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server() as address:
+        use_s3(monkeypatch, address)
+        store = ArtifactStore("s3://missing/of/ann")
+        with pytest.raises(StoreUnavailable):
+            store.put(KEY, b"x")
+        with pytest.raises(StoreUnavailable):
+            list(store.list())
 
 
 def test_what_is_put_can_be_got(store: ArtifactStore) -> None:

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select, text
@@ -118,6 +119,27 @@ def test_a_database_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
     assert caught.value.status == 503
     with pytest.raises(DatabaseUnavailable), database.reading() as session:
         session.execute(text("SELECT 1"))
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_silent_postgresql_is_given_up_within_half_a_minute(committed_database: Database) -> None:
+    with committed_database.reading() as session:
+        assert session.scalar(text("SHOW statement_timeout")) == "30s"
+        driver: Any = session.connection().connection.driver_connection
+        parameters = driver.info.get_parameters()
+    assert parameters["tcp_user_timeout"] == "10000"
+    idle, interval, count = (int(parameters[f"keepalives_{name}"]) for name in ("idle", "interval", "count"))
+    assert idle + interval * count < 30
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_statement_that_takes_too_long_says_so(committed_database: Database) -> None:
+    with (  # noqa: PT012
+        pytest.raises(DatabaseUnavailable, match="statement timeout"),
+        committed_database.reading() as session,
+    ):
+        session.execute(text("SET LOCAL statement_timeout = '50ms'"))
+        session.execute(text("SELECT pg_sleep(5)"))
 
 
 def test_a_database_without_tables_says_so(tmp_path: Path) -> None:

@@ -160,6 +160,16 @@ def test_a_completed_job_shows_its_files_and_figures(session: Session) -> None:
     assert events(session, job.id)[-1] == "job.completed"
 
 
+@pytest.mark.parametrize("beats", [0, 1])
+def test_a_completed_job_has_done_all_its_steps(session: Session, beats: int) -> None:
+    job = start(session)
+    for _ in range(beats):
+        store.heartbeat(session, job.id, 1, WORKER, 30, 11, 24)
+    store.complete(session, job.id, 1, WORKER, [], {}, {"steps": 24})
+    done = store.get_job(session, job.id)
+    assert (done.progress_step, done.progress_steps) == (24, 24)
+
+
 def test_a_failed_job_says_why(session: Session) -> None:
     job = start(session)
     store.heartbeat(session, job.id, 1, WORKER, 30, 4, 24)

@@ -73,6 +73,28 @@ def test_variables_of_the_policy_are_no_business_of_the_settings(monkeypatch: py
     Settings.load()
 
 
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [("DATABSE_URL", "DATABASE_URL"), ("REDIS_URI", "REDIS_URL"), ("MODEL_DIR", "MODELS_DIR")],
+)
+def test_a_misspelt_variable_is_told_with_the_right_name(
+    monkeypatch: pytest.MonkeyPatch, slip: str, meant: str
+) -> None:
+    monkeypatch.setenv(f"RENDERQ_{slip}", "secret")
+    told = problems(lease_s=0)
+    assert f"RENDERQ_{slip} is not a setting; did you mean RENDERQ_{meant}?" in told
+    assert len(told) == 2, "with every other problem"
+    assert "secret" not in "".join(told)
+
+
+@pytest.mark.parametrize("name", ["URL", "DEBUG", "CACHE_PRESET", "COMPILE_SCPE", "TEST_POSTGRES", "X"])
+def test_a_variable_that_is_no_slip_of_a_setting_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"RENDERQ_{name}", "1")
+    Settings.load()
+
+
 def test_settings_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = get_settings()
     monkeypatch.setenv("RENDERQ_LEASE_S", "60")

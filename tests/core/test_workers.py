@@ -115,11 +115,25 @@ def test_a_worker_that_was_only_paused_comes_back(session: Session) -> None:
 def test_only_ready_workers_heard_of_lately_can_take_a_job(session: Session) -> None:
     register(session)
     register(session, OTHER_WORKER, model="flux")
-    assert workers.count_ready(session) == 0
+    assert workers.count_ready(session, within_s=60) == 0
     workers.update_worker(session, WORKER, state=WorkerState.READY)
-    assert workers.count_ready(session) == 1
-    assert workers.count_ready(session, "flux") == 0
+    assert workers.count_ready(session, within_s=60) == 1
+    assert workers.count_ready(session, "flux", within_s=60) == 0
     assert workers.count_ready(session, "tiny", within_s=-60) == 0
+
+
+def test_a_worker_may_miss_some_beats_whatever_their_interval() -> None:
+    assert workers.heard_within_s(5) == 30
+    assert workers.heard_within_s(60) == 360
+
+
+def test_the_rows_of_workers_that_ended_long_ago_are_removed(session: Session) -> None:
+    register(session)
+    register(session, OTHER_WORKER)
+    workers.update_worker(session, WORKER, state=WorkerState.FAILED)
+    assert workers.forget_ended(session, older_than_s=60) == 0
+    assert workers.forget_ended(session, older_than_s=-60) == 1
+    assert [worker.id for worker in workers.list_workers(session)] == [OTHER_WORKER]
 
 
 def test_workers_are_listed_newest_first(session: Session) -> None:

@@ -11,10 +11,11 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import Connection, event, inspect, text
 
 from core import store
 from core.db import Database, migrations_config
+from core.errors import DatabaseNotUpgraded
 from core.tables import Base
 from tests.core.jobs import submit
 from tests.fixtures.database import new_database_url
@@ -48,6 +49,32 @@ def test_the_history_is_one_line() -> None:
     script = ScriptDirectory.from_config(migrations_config())
     assert len(script.get_heads()) == 1
     assert len(script.get_bases()) == 1
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_migration_may_take_longer_than_a_request(empty: Database) -> None:
+    seen: list[str] = []
+
+    def look(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if statement.lstrip().startswith("CREATE TABLE jobs"):
+            seen.append(str(connection.connection.cursor().execute("SHOW statement_timeout").fetchone()[0]))
+
+    event.listen(empty.db_engine, "before_cursor_execute", look)
+    empty.upgrade()
+    assert seen == ["0"]
+    with empty.reading() as session:
+        assert session.scalar(text("SHOW statement_timeout")) == "30s"
+
+
+def test_a_database_of_another_version_is_refused_with_what_to_do(empty: Database) -> None:
+    with pytest.raises(DatabaseNotUpgraded, match="no tables yet: run `renderq db upgrade`"):
+        empty.check_revision()
+    empty.upgrade()
+    empty.check_revision()
+    with empty.transaction() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(DatabaseNotUpgraded, match="9999, which this installation does not know"):
+        empty.check_revision()
 
 
 def test_a_new_database_gets_all_tables_and_works(empty: Database) -> None:

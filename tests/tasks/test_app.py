@@ -4,7 +4,9 @@ import pytest
 from kombu import Queue
 
 from core.settings import Settings
+from policy.request import LONGEST_RUN_S
 from tasks.app import RENDER, make_app, publish, queue_of
+from tasks.child import KILL_GRACE_S
 from tests.fixtures.redis import Valkey
 
 
@@ -32,6 +34,11 @@ def test_a_higher_priority_is_read_first_and_equals_in_order(redis_url: str) -> 
     for job_id, priority in [("low", 6), ("normal", 3), ("high", 0), ("normal2", 3)]:
         assert publish(job_id, "tiny", priority, settings=settings_for(redis_url))
     assert [args[0] for _, args in take(redis_url)] == ["high", "normal", "normal2", "low"]
+
+
+def test_the_worker_ends_a_job_at_its_own_limit_before_celery_kills_the_child() -> None:
+    limit = make_app(settings_for("redis://unused"), worker=True).conf.task_time_limit
+    assert limit > LONGEST_RUN_S + KILL_GRACE_S
 
 
 def test_each_model_has_a_queue_of_its_own(redis_url: str) -> None:

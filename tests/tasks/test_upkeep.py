@@ -6,12 +6,17 @@ from sqlalchemy import select, update
 
 from core import store, workers
 from core.clock import now
+from core.errors import DatabaseNotUpgraded
+from core.hardware import detect
 from core.ids import new_id
 from core.lifecycle import JobState
+from core.settings import Settings
 from core.tables import IdempotencyKey, Job, Worker
+from policy.resolve import resolve
 from tasks import upkeep
 from tasks.app import queue_of
 from tasks.upkeep import Upkeep
+from tasks.worker import run_worker
 from tests.fixtures.redis import Valkey
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import Stage
@@ -150,7 +155,12 @@ def test_only_the_files_of_attempts_that_are_over_and_did_not_complete_are_swept
     upkeep.rescue_lost(duties)
     keys = {
         name: f"jobs/{job_id}/1/0.png"
-        for name, job_id in (("running", running), ("done", done), ("lost", lost))
+        for name, job_id in (
+            ("running", running),
+            ("done", done),
+            ("lost", lost),
+            ("of another database", new_id()),
+        )
     }
     for key in keys.values():
         stage.artifacts.put(key, b"picture")
@@ -158,7 +168,8 @@ def test_only_the_files_of_attempts_that_are_over_and_did_not_complete_are_swept
     with stage.database.transaction() as session:
         assert store.complete(session, done, 1, worker_id, [made])
     assert upkeep.sweep_orphans(duties) == 1
-    assert {file.key for file in stage.artifacts.list()} == {keys["running"], keys["done"]}
+    kept = {file.key for file in stage.artifacts.list()}
+    assert kept == {keys["running"], keys["done"], keys["of another database"]}
 
 
 def test_idempotency_keys_are_forgotten_after_a_day(stage: Stage, duties: Upkeep) -> None:
@@ -175,15 +186,41 @@ def test_idempotency_keys_are_forgotten_after_a_day(stage: Stage, duties: Upkeep
         assert session.scalars(select(IdempotencyKey.key)).all() == ["fresh"]
 
 
+def test_the_row_of_a_worker_is_kept_for_a_week_after_its_end(stage: Stage, duties: Upkeep) -> None:
+    fresh, old = register(stage), register(stage)
+    with stage.database.transaction() as session:
+        for worker_id in (fresh, old):
+            workers.update_worker(session, worker_id, state=workers.WorkerState.GONE)
+        long_ago = now(-upkeep.WORKER_LIFE_S - 60)
+        session.execute(update(Worker).where(Worker.id == old).values(heartbeat_at=long_ago))
+    upkeep.tidy_when_due(duties)
+    with stage.database.reading() as session:
+        assert [worker.id for worker in workers.list_workers(session)] == [fresh]
+
+
 def test_tidying_up_has_its_turn_once_an_hour(stage: Stage, duties: Upkeep) -> None:
     upkeep.tidy_when_due(duties)
-    stage.artifacts.put("jobs/none/1/0.png", b"picture")
+    stage.artifacts.put(f"jobs/{stage.submit(send=False)}/0/0.png", b"picture")
     upkeep.tidy_when_due(duties)
     assert len(list(stage.artifacts.list())) == 1
     assert duties.tidied_at is not None
     duties.tidied_at -= upkeep.TIDY_EVERY_S
     upkeep.tidy_when_due(duties)
     assert list(stage.artifacts.list()) == []
+
+
+def test_upkeep_does_not_start_on_a_database_that_was_not_upgraded(tmp_path: Path) -> None:
+    settings = Settings.for_data_dir(tmp_path)
+    with pytest.raises(DatabaseNotUpgraded, match="renderq db upgrade"):
+        upkeep.run_upkeep(settings, threading.Event())
+
+
+def test_a_worker_does_not_start_on_a_database_that_was_not_upgraded(stage: Stage, tmp_path: Path) -> None:
+    settings = Settings.for_data_dir(tmp_path / "empty")
+    settings.data_dir.mkdir()
+    policy = resolve(stage.catalogue["tiny"], flags={}, env={}, hardware=detect())
+    with pytest.raises(DatabaseNotUpgraded, match="renderq db upgrade"):
+        run_worker(settings, stage.catalogue["tiny"], policy)
 
 
 def test_a_duty_that_fails_does_not_keep_the_others_from_their_turn(

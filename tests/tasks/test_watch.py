@@ -12,7 +12,7 @@ from core.ids import new_id
 from policy.resolve import resolve
 from tasks.board import Board, lives
 from tasks.child import Setup
-from tasks.watch import Watch
+from tasks.watch import Watch, tell
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import Stage
 
@@ -41,11 +41,15 @@ def codes() -> list[int]:
 
 
 @pytest.fixture
-def worker_id(stage: Stage, board: Board, codes: list[int]) -> Iterator[str]:
-    """A registered worker whose watch is on."""
+def setup(stage: Stage, board: Board) -> Setup:
     spec = stage.catalogue["tiny"]
     policy = resolve(spec, flags={}, env={}, hardware=detect())
-    setup = Setup(stage.settings, spec, policy, new_id(), "tiny@test", board)
+    return Setup(stage.settings, spec, policy, new_id(), "tiny@test", board)
+
+
+@pytest.fixture
+def worker_id(stage: Stage, setup: Setup, codes: list[int]) -> Iterator[str]:
+    """A registered worker whose watch is on."""
     with stage.database.transaction() as session:
         workers.register_worker(
             session,
@@ -121,6 +125,25 @@ def test_a_failed_preparation_ends_the_worker_with_its_code(
     board.cells.failed = 1
     wait_until(lambda: codes, what="the end")
     assert set(codes) == {70}
+
+
+def test_a_look_that_fails_does_not_end_the_watch(setup: Setup, board: Board, codes: list[int]) -> None:
+    def stop(code: int) -> None:
+        codes.append(code)
+        if len(codes) == 1:
+            raise OSError("this look fails")
+
+    watch = Watch(setup, stop, failed_code=70)
+    watch.start()
+    board.cells.failed = 1
+    wait_until(lambda: len(codes) > 1, what="another look")
+    watch.finish()
+
+
+def test_a_signal_to_a_child_that_is_gone_is_no_error(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    child.wait()
+    tell(child.pid, signal.SIGQUIT)
 
 
 def test_an_idle_worker_ends_at_once_when_told_to_stop(
