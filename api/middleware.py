@@ -120,8 +120,16 @@ class Guard:
     def _is_foreign(self, headers: Headers, host: str) -> bool:
         origin = headers.get("origin")
         if origin is not None:
-            return urlsplit(origin.lower()).netloc not in {host, self.public_host} - {""}
+            return _origin_host(origin) not in {host, self.public_host} - {""}
         return headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}
+
+
+def _origin_host(origin: str) -> str | None:
+    """The host that an Origin header names; None when it is none."""
+    try:
+        return urlsplit(origin.lower()).netloc
+    except ValueError:
+        return None
 
 
 def _is_local(name: str) -> bool:

@@ -7,16 +7,13 @@ worker) is bound once at its start. Loggers of other libraries come out the same
 
 import logging
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, TextIO
 
+import stamina
 import structlog
-from structlog.contextvars import bound_contextvars, merge_contextvars
+from structlog.contextvars import merge_contextvars
 from structlog.typing import FilteringBoundLogger, Processor
 
-from core.errors import AppError
 from core.settings import get_settings
 
 QUIET = ("alembic", "httpx2", "httpcore2", "uvicorn.access")
@@ -58,44 +55,19 @@ def configure_logging(
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)
+    stamina.instrumentation.set_on_retry_hooks([_note_retry])
+
+
+def _note_retry(details: stamina.instrumentation.RetryDetails) -> None:
+    """Tell of a repeated call by name alone: its arguments may hold settings, and with them passwords."""
+    wait_s = round(details.wait_for, 1)
+    get_logger().warning("call.repeated", call=details.name, wait_s=wait_s, error=str(details.caused_by))
 
 
 def get_logger() -> FilteringBoundLogger:
     """Return a logger; fields given to its methods join those that are bound."""
     logger: FilteringBoundLogger = structlog.get_logger()
     return logger
-
-
-@contextmanager
-def unit_of_work(event: str, **bound: object) -> Iterator[dict[str, object]]:
-    """Bind ``bound`` to every line inside and write one line at the end, with the time it took.
-
-    Yields a dict: what is put in it becomes fields of that line. An expected error (AppError) or a stop of
-    the process is written without a traceback. Errors go on.
-    """
-    facts: dict[str, object] = {"outcome": "ok"}
-    began = time.perf_counter()
-    with bound_contextvars(**bound):
-        try:
-            yield facts
-        except AppError as error:
-            get_logger().warning(event, **facts | _failed(began, error), code=error.code)
-            raise
-        except Exception as error:
-            get_logger().error(event, **facts | _failed(began, error), exc_info=True)
-            raise
-        except BaseException as error:
-            get_logger().warning(event, **facts | _failed(began, error))
-            raise
-        get_logger().info(event, **facts | {"ms": _since(began)})
-
-
-def _since(began: float) -> float:
-    return round((time.perf_counter() - began) * 1000, 1)
-
-
-def _failed(began: float, error: BaseException) -> dict[str, object]:
-    return {"outcome": "error", "error": f"{type(error).__name__}: {error}", "ms": _since(began)}
 
 
 def _shared(process: str) -> list[Processor]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select, tuple_
 from sqlalchemy.orm import Session, selectinload
 
 from core.artifacts import parse_key
@@ -13,6 +13,8 @@ from core.lifecycle import JobState
 from core.tables import Artifact, Attempt, Job
 
 MAX_LIMIT = 100
+NEXT = 0
+"""Priority at which a job is sent that was tried before: it has waited once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,12 @@ def queue_position(session: Session, job: Job) -> int | None:
     """Return the place of a queued job among those of its model, 1 being the next; None when not queued."""
     if job.state != JobState.QUEUED:
         return None
+    rank = case((Job.attempt > 0, NEXT), else_=Job.priority)
+    own_rank = NEXT if job.attempt else job.priority
     goes_before = or_(
-        Job.priority < job.priority,
+        rank < own_rank,
         and_(
-            Job.priority == job.priority,
+            rank == own_rank,
             tuple_(Job.created_at, Job.id) < tuple_(job.created_at, job.id),
         ),
     )
@@ -169,11 +173,6 @@ def attempts_with_code(session: Session, job_id: str, code: str) -> int:
 def find_artifact(session: Session, job_id: str, index: int) -> Artifact | None:
     """Return one visible file of a job."""
     return session.get(Artifact, (job_id, index))
-
-
-def artifact_keys(session: Session, job_id: str) -> frozenset[str]:
-    """Return the keys that the job's rows refer to."""
-    return frozenset(session.scalars(select(Artifact.key).where(Artifact.job_id == job_id)))
 
 
 def orphaned_keys(session: Session, keys: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core import store
+from core.queries import NEXT
 from tasks.app import publish
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ def send(database: Database, settings: Settings, job: Job) -> bool:
 
     A job that was claimed and queued again since then stays marked as not sent.
     """
-    if not publish(job.id, job.model, job.priority, settings=settings):
+    # A job that lost its worker has waited once: it goes next, not behind all that came meanwhile.
+    priority = NEXT if job.attempt else job.priority
+    if not publish(job.id, job.model, priority, settings=settings):
         return False
     with database.transaction() as session:
         store.mark_published(session, job.id, job.attempt)

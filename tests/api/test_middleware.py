@@ -101,6 +101,8 @@ FOREIGN = [
     {"Origin": "http://localhost:3000"},
     {"Origin": "null"},
     {"Origin": ""},
+    {"Origin": "http://["},
+    {"Origin": "http://[evil]/"},
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site"},
 ]

@@ -7,10 +7,11 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+import stamina
 import structlog
+from structlog.contextvars import bound_contextvars
 
-from core.errors import NotReady
-from core.log import QUIET, configure_logging, get_logger, unit_of_work
+from core.log import QUIET, configure_logging, get_logger
 
 
 class Terminal(io.StringIO):
@@ -26,6 +27,7 @@ def restored_logging() -> Iterator[None]:
     logging.captureWarnings(capture=False)
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
+    stamina.instrumentation.set_on_retry_hooks(None)
     root.handlers, level, levels = before
     root.setLevel(level)
     for name, quiet_level in zip(QUIET, levels, strict=True):
@@ -105,45 +107,14 @@ def test_setting_up_twice_writes_each_line_once(out: io.StringIO) -> None:
     assert len(lines(out)) == 1
 
 
-def test_a_unit_of_work_is_one_line_with_its_time(out: io.StringIO) -> None:
-    with unit_of_work("job.rendered", job="j-1") as facts:
-        facts["steps"] = 24
-    (line,) = lines(out)
-    assert (line["event"], line["job"], line["steps"], line["outcome"]) == ("job.rendered", "j-1", 24, "ok")
-    assert line["ms"] >= 0
-
-
 def test_what_is_bound_holds_for_every_line_inside_and_none_after(out: io.StringIO) -> None:
-    with unit_of_work("job.rendered", job="j-1", attempt=2):
+    with bound_contextvars(job="j-1", attempt=2):
         get_logger().info("inside")
         logging.getLogger("library").warning("inside, too")
     get_logger().info("after")
-    inside, library, _, after = lines(out)
+    inside, library, after = lines(out)
     assert (inside["job"], inside["attempt"], library["job"]) == ("j-1", 2, "j-1")
     assert "job" not in after
-
-
-def test_an_error_in_a_unit_goes_on_and_is_told_with_its_traceback(out: io.StringIO) -> None:
-    with pytest.raises(ZeroDivisionError), unit_of_work("job.rendered", job="j-1"):
-        _ = 1 / 0
-    (line,) = lines(out)
-    assert (line["level"], line["outcome"]) == ("error", "error")
-    assert line["error"] == "ZeroDivisionError: division by zero"
-    assert "Traceback" in line["exception"]
-
-
-def test_an_expected_error_is_told_without_a_traceback(out: io.StringIO) -> None:
-    with pytest.raises(NotReady), unit_of_work("content.read"):
-        raise NotReady
-    (line,) = lines(out)
-    assert (line["level"], line["code"]) == ("warning", "not_ready")
-    assert "exception" not in line
-
-
-def test_a_stop_of_the_process_is_not_an_error(out: io.StringIO) -> None:
-    with pytest.raises(SystemExit), unit_of_work("job.rendered"):
-        raise SystemExit(0)
-    assert lines(out)[0]["level"] == "warning"
 
 
 def test_a_value_that_json_does_not_know_is_written_as_text(out: io.StringIO) -> None:
@@ -161,3 +132,16 @@ def test_a_traceback_on_a_terminal_shows_no_values_of_variables() -> None:
         get_logger().exception("job.attempt_failed")
     assert "ValueError" in terminal.getvalue()
     assert "geheimnis" not in terminal.getvalue()
+
+
+def test_a_repeated_call_is_told_without_its_arguments(out: io.StringIO) -> None:
+    @stamina.retry(on=KeyError, attempts=2, wait_initial=0, wait_jitter=0)
+    def look(where: str) -> None:
+        raise KeyError("gone")
+
+    with pytest.raises(KeyError):
+        look("postgresql://bob:geheimnis@host/db")
+    (line,) = lines(out)
+    assert line["event"] == "call.repeated"
+    assert "gone" in line["error"]
+    assert "geheimnis" not in out.getvalue()
