@@ -6,7 +6,7 @@ file that another attempt left behind is never seen and upkeep can remove it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,15 +43,6 @@ class NewArtifact:
     frames: int | None = None
     fps: float | None = None
     duration_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """One entry of a listing."""
-
-    key: str
-    bytes: int
-    modified_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +104,12 @@ class ArtifactStore:
         except Gone:
             return
 
-    def list(self, prefix: str = "jobs/") -> Iterator[StoredFile]:
-        """Yield the files below ``prefix`` in no particular order."""
+    def list(self, prefix: str = "jobs/") -> Iterator[str]:
+        """Yield the keys below ``prefix`` in no particular order."""
         with _translated(prefix, reads=False):
             for chunk in obstore.list(self._store, prefix):
                 for meta in chunk:
-                    yield StoredFile(meta["path"], meta["size"], meta["last_modified"])
+                    yield meta["path"]
 
 
 class _translated:  # noqa: N801 - used as a statement

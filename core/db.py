@@ -108,10 +108,6 @@ class Database:
         """Close the connections, at the end and before a fork."""
         self.db_engine.dispose()
 
-    def forget_connections(self) -> None:
-        """Leave the connections to the parent process; to be called in a child after a fork."""
-        self.db_engine.dispose(close=False)
-
     def _session(self, *, reading: bool = False) -> Session:
         options = {_READING: True, "postgresql_readonly": True} if reading else {}
         return Session(self.db_engine.execution_options(**options), expire_on_commit=False)

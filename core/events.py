@@ -1,9 +1,8 @@
 """The event rows: one with each change of a job, in the same transaction as the change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.tables import Event
@@ -15,9 +14,3 @@ def append(session: Session, job_id: str, type_: str, payload: Mapping[str, Any]
     session.add(event)
     session.flush()
     return event
-
-
-def events_after(session: Session, job_id: str, after: int = 0, limit: int = 100) -> Sequence[Event]:
-    """Return the job's events whose id is greater than ``after``, oldest first."""
-    statement = select(Event).where(Event.job_id == job_id, Event.id > after).order_by(Event.id).limit(limit)
-    return session.scalars(statement).all()

@@ -88,12 +88,3 @@ MOVES: Final = _table(
 
 CANCEL_REQUESTED: Final = "job.cancel_requested"
 """Event of a wish to cancel a running job: a field is set, the state stays."""
-
-
-def next_state(state: JobState, move: str) -> JobState:
-    """Return the state after ``move``; ValueError when the picture has no such arrow."""
-    arrow = MOVES[move]
-    if arrow.source is not state:
-        msg = f"a job that is {state} cannot {move}"
-        raise ValueError(msg)
-    return arrow.target

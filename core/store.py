@@ -24,7 +24,6 @@ from core.ids import new_id
 from core.lifecycle import CANCEL_REQUESTED, MOVES, TERMINAL, JobState, Outcome
 from core.queries import (
     Page,
-    artifact_keys,
     attempts_with_code,
     count_by_state,
     count_queued,
@@ -44,7 +43,6 @@ __all__ = [
     "Beat",
     "NewArtifact",
     "Page",
-    "artifact_keys",
     "attempts_with_code",
     "claim",
     "complete",

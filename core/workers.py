@@ -15,7 +15,6 @@ __all__ = [
     "MISSED_BEATS",
     "WorkerChanges",
     "WorkerState",
-    "beat_worker",
     "count_job",
     "count_ready",
     "forget_ended",
@@ -101,19 +100,6 @@ def note_step(session: Session, worker_id: str, step: Mapping[str, Any]) -> bool
         return False
     kept = [old for old in worker.preparation if old["name"] != step["name"]]
     return update_worker(session, worker_id, preparation=[*kept, dict(step)])
-
-
-def beat_worker(
-    session: Session, worker_id: str, *, state: WorkerState | None = None, current_job_id: str | None = None
-) -> bool:
-    """Say that the worker lives and what it works at; False when there is no such worker.
-
-    ``state`` also takes back a wrong ``gone`` of a worker that was only paused.
-    """
-    values: dict[str, Any] = {"heartbeat_at": now(), "current_job_id": current_job_id}
-    if state is not None:
-        values["state"] = state
-    return _update(session, worker_id, **values)
 
 
 def count_job(session: Session, worker_id: str) -> bool:

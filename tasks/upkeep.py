@@ -191,8 +191,8 @@ def sweep_orphans(upkeep: Upkeep) -> int:
     then.
     """
     removed = 0
-    files = upkeep.artifacts.list()
-    while keys := [file.key for file in islice(files, SWEEP_BATCH)]:
+    found = upkeep.artifacts.list()
+    while keys := list(islice(found, SWEEP_BATCH)):
         with upkeep.database.reading() as session:
             orphans = store.orphaned_keys(session, keys)
         for key in orphans:

@@ -1,11 +1,14 @@
 """Rows for the tests: a job in any state, moved there by the store itself."""
 
+from collections.abc import Sequence
+
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core import store
 from core.artifacts import NewArtifact, artifact_key
 from core.lifecycle import JobState
-from core.tables import Job
+from core.tables import Event, Job
 
 WORKER = "01900000-0000-7000-8000-00000000000a"
 OTHER_WORKER = "01900000-0000-7000-8000-00000000000b"
@@ -64,3 +67,9 @@ def job_in(session: Session, state: JobState, **given: object) -> Job:
     found = store.get_job(session, job.id)
     assert found.state is state
     return found
+
+
+def events_after(session: Session, job_id: str, after: int = 0, limit: int = 100) -> Sequence[Event]:
+    """Return the job's events whose id is greater than ``after``, oldest first."""
+    statement = select(Event).where(Event.job_id == job_id, Event.id > after).order_by(Event.id).limit(limit)
+    return session.scalars(statement).all()

@@ -91,15 +91,12 @@ def test_a_deleted_file_is_gone_and_may_be_deleted_again(store: ArtifactStore) -
         store.get(KEY)
 
 
-def test_a_listing_has_keys_sizes_and_times(store: ArtifactStore) -> None:
+def test_a_listing_has_the_keys_below_a_prefix(store: ArtifactStore) -> None:
     store.put("jobs/a/1/0.png", b"1")
     store.put("jobs/a/2/0.png", b"22")
     store.put("jobs/b/1/0.png", b"333")
-    everything = {file.key: file.bytes for file in store.list()}
-    assert everything == {"jobs/a/1/0.png": 1, "jobs/a/2/0.png": 2, "jobs/b/1/0.png": 3}
-    of_a = list(store.list("jobs/a/"))
-    assert sorted(file.key for file in of_a) == ["jobs/a/1/0.png", "jobs/a/2/0.png"]
-    assert all(file.modified_at.tzinfo is not None for file in of_a)
+    assert sorted(store.list()) == ["jobs/a/1/0.png", "jobs/a/2/0.png", "jobs/b/1/0.png"]
+    assert sorted(store.list("jobs/a/")) == ["jobs/a/1/0.png", "jobs/a/2/0.png"]
 
 
 def test_an_empty_store_lists_nothing(store: ArtifactStore) -> None:

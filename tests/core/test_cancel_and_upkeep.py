@@ -10,9 +10,8 @@ from sqlalchemy.orm import Session
 from core import store
 from core.db import Database
 from core.errors import AlreadyFinished, NotFound
-from core.events import events_after
 from core.lifecycle import TERMINAL, JobState, Outcome
-from tests.core.jobs import OTHER_WORKER, WORKER, claim, job_in, picture, start, submit
+from tests.core.jobs import OTHER_WORKER, WORKER, claim, events_after, job_in, picture, start, submit
 
 
 def events(session: Session, job_id: str) -> list[str]:

@@ -1,6 +1,5 @@
 """Units of work: kept whole or not at all, and safe beside each other."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -155,29 +154,6 @@ def test_an_error_does_not_show_what_was_written(tmp_path: Path) -> None:
         submit(session, request={"prompt": "a secret hill"})
     assert "secret" not in str(caught.value)
     database.dispose()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
-def test_a_child_leaves_the_connections_to_its_parent(committed_database: Database) -> None:
-    with committed_database.transaction() as session:
-        job_id = submit(session).id
-    code = os.waitstatus_to_exitcode(os.waitpid(_forked(committed_database, job_id), 0)[1])
-    assert code == 0
-    with committed_database.reading() as session:
-        assert store.get_job(session, job_id).priority == 3
-
-
-def _forked(database: Database, job_id: str) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        database.forget_connections()
-        with database.reading() as session:
-            found = store.find_job(session, job_id) is not None
-        os._exit(0 if found else 1)
-    finally:
-        os._exit(2)
 
 
 def test_sqlite_survives_the_kill_of_its_writer(tmp_path: Path) -> None:

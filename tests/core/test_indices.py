@@ -8,9 +8,8 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.orm import Session
 
 from core import store, workers
-from core.events import events_after
 from core.lifecycle import JobState
-from tests.core.jobs import submit
+from tests.core.jobs import events_after, submit
 
 QUESTIONS: dict[str, tuple[str, Callable[[Session], object]]] = {
     "the list": ("ix_jobs_list", lambda s: store.list_jobs(s, caller="ann")),
@@ -29,7 +28,7 @@ QUESTIONS: dict[str, tuple[str, Callable[[Session], object]]] = {
     "one job": ("", lambda s: store.find_job(s, "j-1")),
     "a claim": ("", lambda s: store.claim(s, "j-1", "worker", 30)),
     "the events": ("ix_events_job_id_id", lambda s: events_after(s, "j-1", 5)),
-    "who is ready": ("ix_workers_alive", workers.count_ready),
+    "who is ready": ("ix_workers_alive", lambda s: workers.count_ready(s, within_s=30)),
     "old keys": ("ix_idempotency_keys_created_at", lambda s: store.forget_idempotency_keys(s, 60)),
 }
 

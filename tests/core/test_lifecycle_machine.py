@@ -22,10 +22,9 @@ from sqlalchemy.orm import Session
 from core import store
 from core.db import Database
 from core.errors import AlreadyFinished
-from core.events import events_after
 from core.lifecycle import MOVES, TERMINAL, JobState, Outcome
 from core.tables import Job
-from tests.core.jobs import picture
+from tests.core.jobs import events_after, picture
 
 WORKERS = st.sampled_from(["worker-a", "worker-b"])
 LEASES = st.sampled_from([-1.0, 30.0])

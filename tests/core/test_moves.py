@@ -11,10 +11,9 @@ from sqlalchemy.orm import Session
 
 from core import store
 from core.db import Database
-from core.events import events_after
 from core.lifecycle import TERMINAL, JobState, Outcome
 from core.tables import Job
-from tests.core.jobs import OTHER_WORKER, WORKER, claim, job_in, picture, start, submit
+from tests.core.jobs import OTHER_WORKER, WORKER, claim, events_after, job_in, picture, start, submit
 
 Leave = Callable[[Session, str, int, str], bool]
 

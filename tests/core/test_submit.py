@@ -11,10 +11,9 @@ from sqlalchemy.orm import Session
 from core import store
 from core.db import Database
 from core.errors import IdempotencyMismatch
-from core.events import events_after
 from core.ids import is_id
 from core.lifecycle import JobState
-from tests.core.jobs import submit
+from tests.core.jobs import events_after, submit
 
 KEY = ("key-1", "fingerprint-1")
 

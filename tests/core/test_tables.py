@@ -92,10 +92,12 @@ def test_an_attempt_belongs_to_a_job(session: Session) -> None:
 
 
 def test_what_belongs_to_a_job_goes_with_it(session: Session) -> None:
-    job = job_in(session, JobState.COMPLETED, idempotency=("key", "print"))
-    session.execute(Job.__table__.delete().where(Job.id == job.id))  # type: ignore[attr-defined]
-    assert store.get_attempts(session, job.id) == []
-    assert store.artifact_keys(session, job.id) == frozenset()
+    job_id = job_in(session, JobState.COMPLETED, idempotency=("key", "print")).id
+    assert store.find_artifact(session, job_id, 0) is not None
+    session.execute(Job.__table__.delete().where(Job.id == job_id))  # type: ignore[attr-defined]
+    assert store.get_attempts(session, job_id) == []
+    session.expunge_all()  # what it remembers
+    assert store.find_artifact(session, job_id, 0) is None
 
 
 def test_a_hidden_load_is_an_error(session: Session) -> None:

@@ -65,24 +65,15 @@ def test_only_what_is_given_is_changed(session: Session) -> None:
 
 def test_an_unknown_worker_is_told_so(session: Session) -> None:
     assert not workers.update_worker(session, "nobody", state=WorkerState.READY)
-    assert not workers.beat_worker(session, "nobody")
     assert not workers.note_step(session, "nobody", {"name": "load"})
     assert not workers.count_job(session, "nobody")
     with pytest.raises(NotFound, match="no worker nobody"):
         workers.get_worker(session, "nobody")
 
 
-def test_a_beat_says_what_the_worker_works_at(session: Session) -> None:
-    register(session)
-    assert workers.beat_worker(session, WORKER, current_job_id="job-1")
-    worker = workers.get_worker(session, WORKER)
-    assert worker.current_job_id == "job-1"
-    assert worker.heartbeat_at >= worker.started_at
-
-
 def test_a_finished_job_is_counted(session: Session) -> None:
     register(session)
-    workers.beat_worker(session, WORKER, current_job_id="job-1")
+    workers.update_worker(session, WORKER, current_job_id="job-1")
     assert workers.count_job(session, WORKER)
     worker = workers.get_worker(session, WORKER)
     assert (worker.jobs_done, worker.current_job_id) == (1, None)
@@ -90,7 +81,7 @@ def test_a_finished_job_is_counted(session: Session) -> None:
 
 def test_a_silent_worker_is_gone(session: Session) -> None:
     register(session)
-    workers.beat_worker(session, WORKER, state=WorkerState.READY, current_job_id="job-1")
+    workers.update_worker(session, WORKER, state=WorkerState.READY, current_job_id="job-1")
     assert workers.mark_gone(session, older_than_s=60) == []
     assert workers.mark_gone(session, older_than_s=-60) == [WORKER]
     assert state(session) is WorkerState.GONE
@@ -108,7 +99,7 @@ def test_a_failed_worker_stays_failed(session: Session) -> None:
 def test_a_worker_that_was_only_paused_comes_back(session: Session) -> None:
     register(session)
     workers.mark_gone(session, older_than_s=-60)
-    workers.beat_worker(session, WORKER, state=WorkerState.READY)
+    workers.update_worker(session, WORKER, state=WorkerState.READY)
     assert state(session) is WorkerState.READY
 
 
@@ -140,7 +131,7 @@ def test_workers_are_listed_newest_first(session: Session) -> None:
     register(session)
     register(session, OTHER_WORKER, model="flux")
     workers.mark_gone(session, older_than_s=-60)
-    workers.beat_worker(session, OTHER_WORKER, state=WorkerState.READY)
+    workers.update_worker(session, OTHER_WORKER, state=WorkerState.READY)
     listed = [worker.id for worker in workers.list_workers(session)]
     assert listed == [OTHER_WORKER, WORKER]
     assert [worker.id for worker in workers.list_workers(session, ended=False)] == [OTHER_WORKER]
