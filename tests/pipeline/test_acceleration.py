@@ -196,23 +196,30 @@ def test_a_mask_reuses_exactly_its_zeros(pipe: Any) -> None:
         acceleration.check_executed()
 
 
-def test_nothing_of_one_configuration_stays_for_the_next(pipe: Any) -> None:
-    plain = cached(taylorseer=0, mask=(1, 1, 0, 1, 0, 1))
-    fresh = accelerate(pipe)
-    fresh.prepare_for(plain)
-    expected = draw(pipe)
-    others = [
-        cached(8, mask=(1, 0, 0, 0, 0, 0, 0, 1)),
-        cached(taylorseer=2),
-        cached(mask=None, threshold=5.0),
-        cached(fn=3, bn=2),
+def test_each_configuration_gives_its_own_result_whatever_was_mounted_before(pipe: Any) -> None:
+    decisions = [
+        cached(taylorseer=0, mask=(1, 1, 0, 1, 0, 1)),
+        cached(taylorseer=1, mask=(1, 1, 0, 1, 0, 1)),
+        cached(taylorseer=1, mask=(1, 0, 0, 0, 0, 1)),
+        cached(taylorseer=0, mask=None, threshold=5.0),
+        cached(taylorseer=0, fn=3, bn=2),
+        cached(8, taylorseer=2),
         OFF,
     ]
-    for other in others:
-        fresh.prepare_for(other)
-        draw(pipe, other.configs[0].steps if other.configs else STEPS, seed=5)
-        fresh.prepare_for(plain)
-        assert torch.equal(draw(pipe), expected)
+    acceleration = accelerate(pipe)
+
+    def result(decision: CacheDecision) -> torch.Tensor:
+        acceleration.prepare_for(decision)
+        return draw(pipe, decision.configs[0].steps if decision.configs else STEPS)
+
+    alone = []
+    for decision in decisions:
+        acceleration.unmount()
+        alone.append(result(decision))
+    assert len({tensor.sum().item() for tensor in alone}) == len(decisions)
+    for order in (range(len(decisions)), reversed(range(len(decisions))), (0, 2, 1, 0, 3, 0, 4, 5, 0)):
+        for index in order:
+            assert torch.equal(result(decisions[index]), alone[index]), decisions[index]
 
 
 def test_the_same_configuration_is_refreshed_and_not_mounted_again(pipe: Any) -> None:

@@ -237,8 +237,9 @@ def test_running_out_of_memory_fails_the_job_and_frees_what_it_held(
 ) -> None:
     expected = pixels(tiny_engine.render(planned(tiny_engine.spec)))
     with Failing(tiny_engine, error, at_call=8) as failing:
-        with pytest.raises(OutOfMemory, match="not enough memory at 64x64: "):
+        with pytest.raises(OutOfMemory, match="not enough memory at 64x64: ") as failed:
             tiny_engine.render(planned(tiny_engine.spec))
+        assert failed.value.__context__ is None  # or its frames would hold what the attempt held
         assert failing.latents is not None
         assert failing.latents() is None
     assert tiny_engine.effective()["mounted"] is False  # what it cached is gone with the mount

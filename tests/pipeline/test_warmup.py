@@ -171,6 +171,9 @@ def test_a_shape_that_is_not_warm_runs_at_once_and_uncompiled(
 
 
 def test_compiles_are_counted_after_a_reset_and_beyond_dynamos_own_memory() -> None:
+    before = compiles_so_far()
+    compile_something(299)
+    assert compiles_so_far() - before == 1
     torch._dynamo.reset()
     before = compiles_so_far()
     for number in range(70):
