@@ -3,6 +3,8 @@ VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# PyTorch's index for another build of torch, such as the one without CUDA.
+TORCH_INDEX ?=
 # Tests run in this many processes.
 JOBS   ?= 2
 
@@ -43,7 +45,8 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.worker: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing (torch is the large part)"
+	@echo "installing: 1.7 GB of packages, one to five minutes by network and disk; nothing is shown meanwhile"
+	@$(if $(TORCH_INDEX),$(PIP) install --index-url $(TORCH_INDEX) $(shell grep '^torch==' constraints.txt))
 	@$(PIP) install --constraint constraints.txt --editable '.[worker]'
 	@touch $@
 

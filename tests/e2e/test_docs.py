@@ -20,6 +20,14 @@ ELSEWHERE = {
     "make test": ".ci/run",
     "renderq up": "tests/fixtures/stack.py",
     "git clone": ".ci/run",
+    "source .venv/bin/activate": ".ci/run",
+    "pip install": "Makefile",
+    "valkey-server": "cli/valkey.py",
+    "renderq db upgrade": "tests/e2e/test_up.py",
+    "renderq api": "tests/e2e/test_up.py",
+    "renderq upkeep": "tests/e2e/test_up.py",
+    "renderq worker": "tests/e2e/test_up.py",
+    "export RENDERQ_": "tests/e2e/test_up.py",
 }
 
 
