@@ -24,6 +24,7 @@ PREFIX = "RENDERQ_"
 OTHERS = frozenset({"url", "debug"})
 """Names with the prefix that only the command reads."""
 NEAR_MISS = 0.8
+DAY_S = 86400.0
 """How alike a name must be to a setting's to count as a slip of it; 1 is the same."""
 
 
@@ -61,10 +62,10 @@ class Settings(BaseSettings):
     """Folder of local weights."""
     public_url: str | None = None
     """How callers reach the API; default: as they called it."""
-    lease_s: float = Field(30.0, gt=0)
+    lease_s: float = Field(30.0, gt=0, le=DAY_S)
     """How long a worker may be silent before its job is taken back."""
-    heartbeat_s: float = Field(5.0, gt=0)
-    upkeep_interval_s: float = Field(5.0, gt=0)
+    heartbeat_s: float = Field(5.0, gt=0, le=DAY_S)
+    upkeep_interval_s: float = Field(5.0, gt=0, le=DAY_S)
     max_attempts: int = Field(3, ge=1, le=100)
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -21,6 +21,7 @@ from pipeline.errors import OutOfMemory, PipelineError, PlanNotSupported, Stoppe
 from policy.plan import RenderPlan
 from policy.retry import DEVICE_LOST, classify
 from tasks import provenance
+from tasks.child import local_source
 from tasks.outbox import send
 from tasks.patience import DATABASE_ERRORS, patiently
 from tasks.predecessor import RUN_TIMEOUT
@@ -178,6 +179,7 @@ def _keep(me: Child, job: Job, plan: RenderPlan, rendering: Rendering, picture: 
         request=job.request,
         picture=picture,
         ran=rendering.acceleration,
+        from_folder=local_source(me.setup) is not None,
     )
     content = encode.encode(picture, plan.output_format, told, plan.fps)
     extension = encode.extension(plan.output_format).removeprefix(".")

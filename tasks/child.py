@@ -152,7 +152,7 @@ def _make_engine(setup: Setup, record: Record) -> Engine:
     from pipeline.engine import Engine
 
     record.note("import", "done", round(time.monotonic() - started, 3))
-    engine = Engine(setup.spec, setup.policy, source=_local_source(setup), report=record.step)
+    engine = Engine(setup.spec, setup.policy, source=local_source(setup), report=record.step)
     check_device(setup.hardware, engine.device.type)
     return engine
 
@@ -178,9 +178,16 @@ def check_device(hardware: Hardware, found: str) -> None:
     )
 
 
-def _local_source(setup: Setup) -> str | None:
-    """The model's folder below the operator's ``models_dir``, if it is there."""
-    folder = setup.settings.models_dir and setup.settings.models_dir / setup.spec.id
+def local_source(setup: Setup) -> str | None:
+    """The model's folder below the operator's ``models_dir``, if it is there.
+
+    Raises:
+        LoadFailed: The operator named a ``models_dir`` that is no folder.
+    """
+    models = setup.settings.models_dir
+    if models is not None and not models.is_dir():
+        raise LoadFailed(f"RENDERQ_MODELS_DIR is {models}, which is not a folder")
+    folder = models and models / setup.spec.id
     return str(folder) if folder and folder.is_dir() else None
 
 

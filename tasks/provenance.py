@@ -32,6 +32,7 @@ def describe(
     request: Mapping[str, Any],
     picture: Picture,
     ran: Mapping[str, Any],
+    from_folder: bool = False,
 ) -> dict[str, object]:
     """The provenance of one picture, plain JSON.
 
@@ -42,17 +43,24 @@ def describe(
         request: What the caller asked for.
         picture: Gives the index and the seed; asking for that seed alone repeats this picture.
         ran: The engine's record of the acceleration that really ran.
+        from_folder: The weights came from the operator's own folder, whose revision nobody knows.
     """
     return {
         "request": _request(request, plan),
         "plan": plan.model_dump(mode="json"),
         "index": picture.index,
         "seed": picture.seed,
-        "model": {"id": spec.id, "source": spec.source, "revision": spec.revision},
+        "model": _model(spec, from_folder=from_folder),
         "policy": _options(policy),
         "acceleration": {name: value for name, value in ran.items() if name not in NOT_REPEATABLE},
         "versions": _versions(),
     }
+
+
+def _model(spec: ModelSpec, *, from_folder: bool) -> dict[str, str | None]:
+    if from_folder:
+        return {"id": spec.id, "source": "local folder", "revision": None}
+    return {"id": spec.id, "source": spec.source, "revision": spec.revision}
 
 
 @cache

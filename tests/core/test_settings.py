@@ -164,3 +164,8 @@ def test_the_visible_gpus_are_read_from_the_environment(monkeypatch: pytest.Monk
     assert cuda_visible_devices() is None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert cuda_visible_devices() == ""
+
+
+@pytest.mark.parametrize("name", ["lease_s", "heartbeat_s", "upkeep_interval_s"])
+def test_a_time_that_never_ends_is_refused(name: str) -> None:
+    assert name in str(problems(**{name: float("inf")}))

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,9 @@ from core.ids import new_id
 from pipeline.errors import LoadFailed
 from policy.modes import Hardware
 from policy.resolve import resolve
+from tasks import provenance
 from tasks.board import Board
-from tasks.child import LOAD_FAILED, Setup, check_device, prepare
+from tasks.child import LOAD_FAILED, Setup, check_device, local_source, prepare
 from tests.fixtures.workers import Stage
 
 GPU = Hardware("cuda", "NVIDIA L4", 1, 24.0, 20.0, supports_bf16=True)
@@ -60,3 +62,28 @@ def test_the_device_that_the_options_were_resolved_for_is_accepted() -> None:
 def test_a_gpu_that_only_torch_sees_is_told_of() -> None:
     with pytest.raises(LoadFailed, match="resolved for cpu, but torch finds cuda: install nvidia-ml-py"):
         check_device(CPU, "cuda")
+
+
+def setup_with(stage: Stage, models_dir: Path) -> Setup:
+    spec = stage.catalogue["tiny"]
+    policy = resolve(spec, flags={}, env={}, hardware=CPU)
+    settings = stage.settings.model_copy(update={"models_dir": models_dir})
+    return Setup(settings, spec, policy, new_id(), "tiny@test", Board(), hardware=CPU)
+
+
+def test_weights_come_from_the_folder_of_the_model_if_it_is_there(stage: Stage, tmp_path: Path) -> None:
+    setup = setup_with(stage, tmp_path)
+    assert local_source(setup) is None
+    (tmp_path / "tiny").mkdir()
+    assert local_source(setup) == str(tmp_path / "tiny")
+
+
+def test_a_folder_of_models_that_is_not_there_is_told(stage: Stage, tmp_path: Path) -> None:
+    with pytest.raises(LoadFailed, match=r"RENDERQ_MODELS_DIR is .*absent, which is not a folder"):
+        local_source(setup_with(stage, tmp_path / "absent"))
+
+
+def test_a_picture_from_local_weights_names_no_revision(stage: Stage) -> None:
+    spec = stage.catalogue["flux.1-dev"]
+    assert provenance._model(spec, from_folder=True)["revision"] is None
+    assert provenance._model(spec, from_folder=False)["revision"] == spec.revision
