@@ -200,11 +200,21 @@ def check_redis(settings: "Settings") -> Finding:
     url = settings.redis_url.replace("redis+socket://", "unix://", 1)
     try:
         with redis.Redis.from_url(url, socket_timeout=REDIS_TIMEOUT_S, decode_responses=True) as server:
-            kept = server.config_get("maxmemory-policy", "appendonly")
+            server.ping()
+            try:
+                kept = server.config_get("maxmemory-policy", "appendonly")
+            except redis.ResponseError as error:  # managed servers refuse CONFIG
+                return judge_refusal(hidden(settings.redis_url), str(error))
     except (redis.ConnectionError, redis.TimeoutError) as error:
         advice = "start it, or `renderq up`; accepted jobs wait in the database meanwhile"
         return Finding("redis", "fail", f"{hidden(settings.redis_url)} does not answer: {error}", advice)
     return judge_redis(hidden(settings.redis_url), kept)
+
+
+def judge_refusal(url: str, words: str) -> Finding:
+    """A server that answers without saying how it is set up."""
+    advice = "ask its provider for maxmemory-policy noeviction and appendonly yes"
+    return Finding("redis", "warn", f"{url} answers, but does not tell its settings: {words}", advice)
 
 
 def judge_redis(url: str, kept: dict[str, str]) -> Finding:

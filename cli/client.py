@@ -15,6 +15,7 @@ import httpx2
 import stamina
 
 from cli.exits import CliError, ExitCode
+from cli.terminal import printable
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 TRY_S = 3.0
@@ -37,7 +38,10 @@ class Client:
         stamina.instrumentation.set_on_retry_hooks([])  # the terminal belongs to the user
         self.url = check_url(url).rstrip("/")
         self.patience_s = patience_s
-        self._http = httpx2.Client(base_url=self.url, timeout=30.0)
+        try:
+            self._http = httpx2.Client(base_url=self.url, timeout=30.0)
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise CliError(f"RENDERQ_URL {self.url!r} cannot be called: {error}") from error
 
     def submit(self, request: Mapping[str, object], key: str) -> Job:
         """Send an order once, however often it has to be tried."""
@@ -67,12 +71,25 @@ class Client:
     def follow(self, job_id: str, rest: Callable[[float], None] = time.sleep) -> Iterator[Job]:
         """The job as it is now and after each rest, up to and including its terminal state."""
         while True:
-            answer = self.call("GET", f"/v1/jobs/{quote(job_id, safe='')}")
+            answer = self._patiently(f"/v1/jobs/{quote(job_id, safe='')}", rest)
             job = self._read(answer)
             yield job
             if job["status"] in TERMINAL:
                 return
             rest(rest_s(answer) or POLL_S)
+
+    def _patiently(self, path: str, rest: Callable[[float], None]) -> httpx2.Response:
+        """Read again for `PATIENCE_S` while the server is away; ``rest`` may look after other things."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self.call("GET", path)
+            except CliError as error:
+                cause = error.__cause__
+                away = isinstance(cause, Exception) and should_retry(cause)
+                if not away or time.monotonic() > deadline:
+                    raise
+            rest(POLL_S)
 
     def _json(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - httpx2's own
         return self._read(self.call(method, path, **arguments))
@@ -109,8 +126,12 @@ class Client:
 
 def check_url(url: str) -> str:
     """The URL of a server, or `CliError`."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a bracket without its end, a port above 65535
+        usable = False
+    if not usable:
         raise CliError(f"RENDERQ_URL must look like {DEFAULT_URL}, not {url!r}")
     return url
 
@@ -154,4 +175,4 @@ def refusal(answer: httpx2.Response) -> CliError:
     except (ValueError, KeyError, TypeError, AttributeError):
         messages = [f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}"]
     away = answer.status_code >= 500 or answer.status_code in PATIENT_STATUS
-    return CliError("\n".join(messages), ExitCode.UNAVAILABLE if away else ExitCode.USAGE)
+    return CliError("\n".join(map(printable, messages)), ExitCode.UNAVAILABLE if away else ExitCode.USAGE)

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from cli.exits import CliError, ExitCode
 from cli.valkey import fits_socket
+
+PRIVATE = "renderq-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,11 @@ class DataFolder:
     @property
     def logs(self) -> Path:
         return self.root / "logs"
+
+    @property
+    def socket_note(self) -> Path:
+        """Names the private folder of the socket, where there is one."""
+        return self.root / "socket-folder"
 
     @property
     def lock(self) -> Path:
@@ -70,8 +78,21 @@ def socket_in(folder: DataFolder) -> Iterator[Path]:
     if fits_socket(path):
         yield path
         return
-    private = Path(tempfile.mkdtemp(prefix="renderq-"))
+    private = _left_by_killed(folder) or Path(tempfile.mkdtemp(prefix=PRIVATE))
+    folder.socket_note.write_text(str(private))
     try:
         yield private / "valkey.sock"
     finally:
         shutil.rmtree(private, ignore_errors=True)
+        folder.socket_note.unlink(missing_ok=True)
+
+
+def _left_by_killed(folder: DataFolder) -> Path | None:
+    """The private folder of an `up` that was killed; used again, so that its Valkey is found too."""
+    try:
+        private = Path(folder.socket_note.read_text())
+        state = private.lstat()
+    except (OSError, ValueError):
+        return None
+    is_ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077
+    return private if is_ours and private.name.startswith(PRIVATE) and private.is_absolute() else None

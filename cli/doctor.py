@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.exits import ExitCode
-from cli.terminal import out, print_json
+from cli.terminal import out, print_json, printable, writing
 
 if TYPE_CHECKING:
     from cli.checks import Finding
@@ -34,7 +34,8 @@ def doctor(*, as_json: Annotated[bool, typer.Option("--json", help="For scripts.
 
 def show(finding: "Finding") -> None:
     """A finding on its line, what to do below it."""
-    out().print(f"{finding.level:<5}", style=STYLES[finding.level], end="")
-    out().print(f"{finding.name:<11} {finding.text}", soft_wrap=True)
-    if finding.advice:
-        out().print(f"{'':16} -> {finding.advice}", soft_wrap=True)
+    with writing():
+        out().print(f"{finding.level:<5}", style=STYLES[finding.level], end="")
+        out().print(f"{finding.name:<11} {printable(finding.text, breaks=True)}", soft_wrap=True)
+        if finding.advice:
+            out().print(f"{'':16} -> {finding.advice}", soft_wrap=True)

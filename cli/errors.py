@@ -18,14 +18,27 @@ def translate(error: Exception) -> CliError | None:
         return error
     if _is(error, "policy.errors", "PolicyError"):
         return CliError(_lines(getattr(error, "errors", None) or [error]))
-    if _is(error, "core.errors", "InvalidSettings"):
-        return CliError(str(error))
     if _is(error, "core.errors", "AppError"):
-        return CliError(str(error), ExitCode.UNAVAILABLE)
-    if _is(error, "sqlalchemy.exc", "OperationalError"):
-        reason = str(getattr(error, "orig", error)).strip()
-        return CliError(f"the database does not answer: {reason}", ExitCode.UNAVAILABLE)
+        is_mistake = _is(error, "core.errors", "InvalidSettings")
+        return CliError(str(error), ExitCode.USAGE if is_mistake else ExitCode.UNAVAILABLE)
+    if _is(error, "sqlalchemy.exc", "DatabaseError"):
+        return CliError(_database_words(error), ExitCode.UNAVAILABLE)
+    if isinstance(error, UnicodeEncodeError):
+        return CliError(f"{error.object!r} cannot be sent: it is not {error.encoding} text")
     return None
+
+
+def _database_words(error: Exception) -> str:
+    """The driver's words; a file that is no database is named, since they do not say which."""
+    reason = str(getattr(error, "orig", error)).strip()
+    if "not a database" not in reason:
+        away = _is(error, "sqlalchemy.exc", "OperationalError")
+        return f"the database {'does not answer' if away else 'fails'}: {reason}"
+    from sqlalchemy import make_url
+
+    from core.settings import get_settings
+
+    return f"{make_url(get_settings().database_url).database} is not a SQLite database"
 
 
 def describe_unexpected(error: Exception) -> CliError:

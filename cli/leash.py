@@ -45,6 +45,15 @@ def run_leashed(command: list[str]) -> int:
     return child.wait()
 
 
+def end_like(code: int) -> None:
+    """End as the child did: by the same signal, so that whoever looks at us learns of it."""
+    if code < 0:
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
 def _end_at_end(child: subprocess.Popen[bytes]) -> None:
     wait_for_end(0)
     child.terminate()
@@ -55,4 +64,4 @@ def _end_at_end(child: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_leashed(sys.argv[1:]))
+    end_like(run_leashed(sys.argv[1:]))

@@ -12,8 +12,11 @@ from cli.exits import CliError, ExitCode
 from cli.supervisor import Program
 from cli.valkey import find_server, server_command
 
-WORKER_GRACE_S = 65.0
-"""A little above the time that `tasks.app` gives a worker to finish a short rest or to hand its job back."""
+WORKER_GRACE_S = 80.0
+"""Above a worker's longest stop: 60 s to drain (`tasks.app`) and 10 s to quit (`tasks.watch`).
+
+A number, since reading those would load Celery.
+"""
 API_GRACE_S = 12.0
 """A little above the time that `api.serve` gives the calls in hand."""
 

@@ -94,7 +94,8 @@ class Stack:
         """The state of the worker that this stack runs now; empty while it has none."""
         process = self.supervisor.children["worker"].process
         answer = get_json(self.url, "/v1/workers") or {}
-        rows = [row for row in answer.get("data", []) if process and row.get("pid") == process.pid]
+        own = (socket.gethostname(), process.pid) if process else None
+        rows = [row for row in answer.get("data", []) if (row.get("host"), row.get("pid")) == own]
         return str(rows[0]["state"]) if rows else ""
 
 

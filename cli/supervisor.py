@@ -6,10 +6,12 @@ program's log file, which outlives any fault of ours, and is shown from there.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -24,6 +26,8 @@ STEADY_S = 10.0
 """A program that ran this long had started properly: its next end counts as the first."""
 START_TRIES = 4
 LOG_LIMIT_BYTES = 20_000_000
+"""Beyond this a log is put aside, in place of the one put aside before."""
+OLD = ".old.log"
 CLOSING_LINES = 12
 """Lines of its log shown when a program is given up."""
 
@@ -98,7 +102,7 @@ class Child:
     def _open_log(self) -> BinaryIO:
         path = self.program.log
         if path.exists() and path.stat().st_size > LOG_LIMIT_BYTES:
-            path.replace(path.with_suffix(".old.log"))
+            path.replace(path.with_suffix(OLD))
             self._tail = None
         log = path.open("ab")
         if self._tail is None:
@@ -128,7 +132,22 @@ class Child:
         lines = self._tail.readlines()
         if lines and not lines[-1].endswith(b"\n"):
             self._tail.seek(-len(lines.pop()), os.SEEK_CUR)
+        self._rotate()
         return [line.decode(errors="replace").rstrip() for line in lines]
+
+    def _rotate(self) -> None:
+        """Put a large log aside while the program goes on writing to it.
+
+        The content is copied and the file emptied, since the program keeps its descriptor, which appends. A
+        line that it writes between the last read and the emptying is lost.
+        """
+        path = self.program.log
+        if self._tail is None or self._tail.tell() <= LOG_LIMIT_BYTES:
+            return
+        with suppress(OSError):  # a full disk or a deleted log: the next look tries again
+            shutil.copyfile(path, path.with_suffix(OLD))
+            os.truncate(path, 0)
+            self._tail.seek(0)
 
     def close(self) -> None:
         if self._tail:

@@ -68,7 +68,9 @@ def test_another_kind_of_server_is_told_apart(client: Client, server: ScriptedSe
         client.get(ID)
 
 
-@pytest.mark.parametrize("url", ["ftp://somewhere", "not a url", "http://"])
+@pytest.mark.parametrize(
+    "url", ["ftp://somewhere", "not a url", "http://", "http://[::1", "http://h:99999", "http://h\x07"]
+)
 def test_a_url_that_cannot_be_called_is_a_mistake_of_the_user(url: str) -> None:
     with pytest.raises(CliError) as raised:
         Client(url).models()
@@ -86,6 +88,27 @@ def test_a_job_is_followed_to_its_end_at_the_pace_the_server_asks_for(
     states = [state["status"] for state in client.follow(ID, rests.append)]
     assert states == ["queued", "unheard_of", "completed"]
     assert rests == [4.0, 0.5]
+
+
+def test_a_followed_job_is_waited_for_while_the_server_is_away(server: ScriptedServer) -> None:
+    path = f"/v1/jobs/{ID}"
+    server.add(path, {"detail": "away"}, status=503, Retry_After="0")
+    client = Client(server.url, patience_s=0.01)
+    rests: list[float] = []
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) == 3:
+            server.add(path, job("completed"))
+
+    assert [state["status"] for state in client.follow(ID, rest)] == ["completed"]
+    assert len(rests) >= 3
+
+
+def test_a_followed_job_that_is_refused_is_not_waited_for(client: Client, server: ScriptedServer) -> None:
+    server.add(f"/v1/jobs/{ID}", {"detail": "unknown"}, status=404)
+    with pytest.raises(CliError, match="unknown"):
+        next(client.follow(ID, lambda _: pytest.fail("it rested")))
 
 
 def test_an_id_cannot_leave_its_place_in_the_path(client: Client, server: ScriptedServer) -> None:

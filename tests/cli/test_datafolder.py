@@ -65,7 +65,37 @@ def test_the_socket_lies_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_deep_folder_gets_a_private_place_for_its_socket(tmp_path: Path) -> None:
-    with socket_in(DataFolder(tmp_path / ("deep" * 30))) as path:
+    folder = DataFolder(tmp_path / ("deep" * 30))
+    folder.root.mkdir()
+    with socket_in(folder) as path:
+        assert folder.socket_note.read_text() == str(path.parent)
         assert len(str(path)) < 100
         assert path.parent.stat().st_mode & 0o077 == 0
     assert not path.parent.exists()
+
+
+def test_the_private_place_of_a_killed_process_is_used_again_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = DataFolder(tmp_path / "deep" / ("deep" * 30))
+    deep.root.mkdir(parents=True)
+    left = tmp_path / "renderq-left"
+    left.mkdir(mode=0o700)
+    monkeypatch.setattr("tempfile.mkdtemp", lambda **_: pytest.fail("a new place was made"))
+    deep.socket_note.write_text(str(left))
+    with socket_in(deep) as path:
+        assert path.parent == left
+    assert not left.exists()
+    assert not deep.socket_note.exists()
+
+
+def test_a_place_that_others_could_write_to_is_not_used(tmp_path: Path) -> None:
+    deep = DataFolder(tmp_path / ("deep" * 30))
+    deep.root.mkdir()
+    for name, mode in {"renderq-open": 0o777, "other": 0o700}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+        deep.socket_note.write_text(str(tmp_path / name))
+        with socket_in(deep) as path:
+            assert path.parent != tmp_path / name
+        assert (tmp_path / name).exists()

@@ -1,12 +1,14 @@
 """doctor: every part is looked at, and what is wrong comes with what to do."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from cli import checks
+from cli import checks, valkey
 from core.settings import Settings
 from tests.cli.conftest import Run
+from tests.fixtures.waiting import wait_until
 
 DEPLOYMENT = ["database", "redis", "artifacts", "workers", "api"]
 
@@ -61,6 +63,20 @@ def test_a_redis_that_may_drop_messages_is_named(kept: dict[str, str], level: st
     finding = checks.judge_redis("redis://here", kept)
     assert finding.level == level
     assert advice in finding.advice
+
+
+def test_a_redis_that_answers_but_refuses_config_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "valkey.sock"
+    command = [*valkey.server_command(valkey.find_server(), tmp_path, path), "--rename-command", "CONFIG", ""]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: valkey.answers(path), 10, "valkey")
+        finding = checks.check_redis(Settings.load(redis_url=f"redis+socket://{path}"))
+    finally:
+        server.kill()
+        server.wait()
+    assert finding.level == "warn"
+    assert "noeviction" in finding.advice
 
 
 def test_passwords_are_not_shown() -> None:

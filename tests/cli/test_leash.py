@@ -63,3 +63,13 @@ def test_the_small_parent_passes_sigterm_on_and_reports_the_exit_code(tmp_path: 
     assert is_gone(int(pid_file.read_text()))
     os.close(leash)
     os.close(end)
+
+
+def test_the_small_parent_ends_by_the_signal_that_ended_the_program() -> None:
+    leash, end = os.pipe()
+    for number in (signal.SIGKILL, signal.SIGABRT):
+        code = f"import os; os.kill(os.getpid(), {int(number)})"
+        command = (sys.executable, "-P", "-m", "cli.leash", sys.executable, "-c", code)
+        assert subprocess.run(command, stdin=leash, check=False).returncode == -number
+    os.close(leash)
+    os.close(end)

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from cli.exits import CliError, ExitCode
+from cli.programs import WORKER_GRACE_S
 from cli.supervisor import Program, Signals, StopRequested, Supervisor, describe_end
+from tasks.app import DRAIN_S
+from tasks.watch import QUIT_GRACE_S
 from tests.fixtures.processes import is_gone
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -176,6 +179,22 @@ def test_a_large_log_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     watcher.supervisor.stop()
     assert (tmp_path / "api.log").read_text() == "up\n"
     assert (tmp_path / "api.old.log").read_text() == "x" * 11
+
+
+def test_a_log_that_grows_large_is_put_aside_while_its_program_runs(
+    watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.supervisor.LOG_LIMIT_BYTES", 200)
+    code = "import time\nfor n in range(60): print('line', n, flush=True); time.sleep(0.02)\ntime.sleep(600)"
+    program = watcher.program("api", code)
+    watcher.run(program, until=lambda: "api line 59" in watcher.shown)
+    assert program.log.stat().st_size < 300
+    assert "\0" not in program.log.read_text()
+    assert program.log.with_suffix(".old.log").read_text().startswith("line ")
+
+
+def test_the_worker_gets_more_time_to_stop_than_it_may_take() -> None:
+    assert WORKER_GRACE_S >= DRAIN_S + QUIT_GRACE_S + 10
 
 
 def test_a_program_run_once_gives_its_exit_code(watcher: Watcher) -> None:
