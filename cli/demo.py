@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.terminal import out, print_json, say
+from cli.terminal import out, print_json, print_line, printable, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +34,7 @@ def demo(
     """Start everything, draw one picture with the bundled model, and stop. Needs no GPU and no network."""
     from cli.supervisor import Signals, StopRequested
 
+    say(f"prompt: {printable(prompt)}")
     for word in unknown_words(prompt):
         say(f"note: the bundled model does not know the word {word!r} and will ignore it")
     with TemporaryDirectory(prefix="renderq-") as folder, Signals() as signals:
@@ -95,8 +96,9 @@ def tell(job: "Job", path: Path) -> None:
 
     show_picture(path, out())
     timings, acceleration = job["timings_ms"] or {}, job["acceleration"] or {}
-    print(f"{path}")
+    print_line(printable(path.absolute()))
     say(
+        f"{job['plan']['width']} x {job['plan']['height']}, enlarge to look; "
         f"seed {job['plan']['seed']}, {timings.get('total', 0) / 1000:.2f} s, "
         f"{acceleration.get('cached_steps', 0)} of {acceleration.get('steps', '?')} steps from the cache "
         f"({acceleration.get('cache', 'off')})"

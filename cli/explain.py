@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.flags import ACCEPT_UNKNOWN, Flags, with_policy_flags
+from cli.policyhelp import PolicyCommand
 from cli.terminal import print_json, print_table
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="How a worker would run.", no_args_is_help=True)
 
 
-@app.command(context_settings=ACCEPT_UNKNOWN)
+@app.command(cls=PolicyCommand, context_settings=ACCEPT_UNKNOWN)
 @with_policy_flags
 def explain(
     *,

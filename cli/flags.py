@@ -13,10 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from cli.exits import CliError
-from policy.options import OPTIONS, Option
+from policy.options import OPTIONS, SECONDARY, Option
 from policy.values import text_of
 
 PANEL = "Policy (also RENDERQ_<NAME>; `renderq policy explain` shows what comes out)"
+LONGEST_METAVAR = 50
+"""Characters of a list of values that fit beside a flag in 80 columns; a longer one is told in the help."""
 ACCEPT_UNKNOWN = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Context settings that a command with policy flags needs."""
 
@@ -51,6 +53,7 @@ def _parameter(option: Option) -> inspect.Parameter:
             help=_help(option),
             rich_help_panel=PANEL,
             show_default=False,
+            hidden=option.name.startswith(SECONDARY),
         )
         annotation: Any = Annotated[bool | None, declared]
     else:
@@ -60,6 +63,7 @@ def _parameter(option: Option) -> inspect.Parameter:
             help=_help(option),
             rich_help_panel=PANEL,
             show_default=False,
+            hidden=option.name.startswith(SECONDARY),
         )
         annotation = Annotated[str | None, declared]
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -67,14 +71,18 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 def _metavar(option: Option) -> str:
     if option.allowed:
-        return "|".join(text_of(value) for value in option.allowed)
+        listed = _listed(option, "|")
+        return listed if len(listed) <= LONGEST_METAVAR else "NAME"
     return {int: "N", float: "X", tuple: "A,B,..."}.get(option.type, "TEXT")
 
 
+def _listed(option: Option, between: str) -> str:
+    return between.join(text_of(value) for value in option.allowed or ())
+
+
 def _help(option: Option) -> str:
-    if option.default in (None, ()):
-        return option.help
-    return f"{option.help} Default: {text_of(option.default)}."
+    text = f"{option.help} One of {_listed(option, ', ')}." if _metavar(option) == "NAME" else option.help
+    return text if option.default in (None, ()) else f"{text} Default: {text_of(option.default)}."
 
 
 def refuse_flag(value: object) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.saving import end_with, finish
-from cli.terminal import print_json, print_pairs, print_table, say
+from cli.table import print_fitted, short_time
+from cli.terminal import print_json, print_line, print_pairs, printable, say
 
 if TYPE_CHECKING:
     from cli.client import Job
@@ -87,19 +88,14 @@ def list_jobs(
             job["id"],
             describe(job),
             job["model"],
-            job["created_at"],
-            _shortened(job["request"].get("prompt", "")),
+            short_time(job["created_at"]),
+            job["request"].get("prompt"),
         )
         for job in page["data"]
     ]
-    print_table(("id", "status", "model", "created", "prompt"), rows)
+    print_fitted(("id", "status", "model", "created", "prompt"), rows, drop=("model", "created"))
     if page["has_more"]:
-        say(f"more: renderq list --after {page['last_id']}")
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else line[:59] + "…"
+        say(f"more: renderq list --after {printable(page['last_id'])}")
 
 
 def cancel(job_id: JobId, *, as_json: AsJson = False) -> None:
@@ -111,4 +107,4 @@ def cancel(job_id: JobId, *, as_json: AsJson = False) -> None:
     if as_json:
         print_json(job)
     else:
-        print(describe(job))
+        print_line(describe(job))

@@ -4,16 +4,18 @@ Nothing heavy is imported before a subcommand needs it, so that ``renderq --help
 """
 
 import os
+import sys
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from cli import bench, demo, doctor, explain, jobs, models, processes, provenance, submit, up
+from cli import bench, demo, doctor, explain, jobs, models, processes, provenance, submit, up, workers
 from cli.errors import describe_unexpected, translate
-from cli.exits import MEANINGS
+from cli.exits import MEANINGS, CliError, ExitCode
 from cli.flags import ACCEPT_UNKNOWN
-from cli.terminal import say
+from cli.policyhelp import PolicyCommand
+from cli.terminal import close_output, prepare_streams, say, writing
 
 DEBUG = "RENDERQ_DEBUG"
 HERE, CLIENT, SERVERS, TOOLS = (
@@ -75,7 +77,7 @@ def root(
 
 
 app.command(rich_help_panel=HERE)(demo.demo)
-app.command(rich_help_panel=HERE, context_settings=ACCEPT_UNKNOWN)(up.up)
+app.command(cls=PolicyCommand, rich_help_panel=HERE, context_settings=ACCEPT_UNKNOWN)(up.up)
 app.command(rich_help_panel=HERE)(doctor.doctor)
 
 app.command(rich_help_panel=CLIENT)(submit.submit)
@@ -83,9 +85,10 @@ app.command(rich_help_panel=CLIENT)(jobs.get)
 app.command("list", rich_help_panel=CLIENT)(jobs.list_jobs)
 app.command(rich_help_panel=CLIENT)(jobs.cancel)
 app.command("models", rich_help_panel=CLIENT)(models.models)
+app.command("workers", rich_help_panel=CLIENT)(workers.workers)
 
 app.command(rich_help_panel=SERVERS)(processes.api)
-app.command(rich_help_panel=SERVERS, context_settings=ACCEPT_UNKNOWN)(processes.worker)
+app.command(cls=PolicyCommand, rich_help_panel=SERVERS, context_settings=ACCEPT_UNKNOWN)(processes.worker)
 app.command(rich_help_panel=SERVERS)(processes.upkeep)
 app.add_typer(processes.database, name="db", rich_help_panel=SERVERS)
 
@@ -96,7 +99,20 @@ app.command("inspect", rich_help_panel=TOOLS)(provenance.inspect)
 
 def main() -> None:
     """Entry point of the ``renderq`` script."""
-    app(prog_name="renderq")
+    prepare_streams()
+    sys.exit(close_output(_run()))
+
+
+def _run() -> int:
+    try:
+        with writing():  # help and version are written before a subcommand runs
+            app(prog_name="renderq")
+    except CliError as error:
+        say(f"renderq: {error.message}")
+        return error.code
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else ExitCode.OK
+    return ExitCode.OK
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cli.terminal import print_json, print_table
+from cli.table import print_fitted
+from cli.terminal import print_json
 
 
 def models(*, as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False) -> None:
@@ -27,7 +28,12 @@ def models(*, as_json: Annotated[bool, typer.Option("--json", help="For scripts.
         )
         for model in offered
     ]
-    print_table(("model", "kind", "family", "default size", "warm workers", "license", "name"), rows)
+    print_fitted(
+        ("model", "kind", "family", "default size", "warm workers", "license", "name"),
+        rows,
+        drop=("license", "family", "kind"),
+        least=24,
+    )
 
 
 def _size(model: dict[str, object]) -> str:

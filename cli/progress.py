@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from cli.terminal import err, say
+from cli.terminal import err, printable, say
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -25,9 +25,9 @@ def describe(job: "Job") -> str:
     if status == "queued":
         return _describe_queued(job)
     if status == "in_progress":
-        where = f"step {progress['step']} of {progress['steps']}" if progress else "starting"
-        return f"rendering, {where}" + (", stopping" if job.get("cancel_requested_at") else "")
-    return str(status)
+        where = f", step {printable(progress['step'])} of {printable(progress['steps'])}" if progress else ""
+        return f"rendering{where}" + (", stopping" if job.get("cancel_requested_at") else "")
+    return printable(status)
 
 
 def _describe_queued(job: "Job") -> str:

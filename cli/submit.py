@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.exits import CliError
-from cli.saving import finish
-from cli.terminal import print_json, say
+from cli.saving import check_output, finish, format_for
+from cli.terminal import print_json, print_line, printable, say
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cli.client import Client, Job
 
 IMAGE, VIDEO, ORDER, ANSWER = "Picture", "Video", "Order", "Result"
@@ -80,6 +82,10 @@ def submit(
     from cli.client import connect
 
     fields = dict(locals())
+    if wait:
+        check_output(output, n or 1)
+        fields["output_format"] = format_for(output, output_format)
+    require_text(fields)
     client = connect()
     request = {name: fields[name] for name in REQUEST_FIELDS if fields[name] is not None}
     request["model"] = model or served_model(client)
@@ -89,6 +95,8 @@ def submit(
     if not wait:
         _show_sent(job, as_json=as_json)
         return
+    if not as_json:
+        _announce(job)
     finish(client, job, output, as_json=as_json)
 
 
@@ -122,6 +130,14 @@ def served_model(client: "Client") -> str:
     )
 
 
+def require_text(fields: "Mapping[str, object]") -> None:
+    """Refuse arguments whose bytes are not UTF-8; no JSON could carry them."""
+    for name, value in fields.items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and any("\ud800" <= character <= "\udfff" for character in text):
+                raise CliError(f"{name} is not UTF-8 text: {text!r}")
+
+
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not (key and equals):
@@ -129,10 +145,17 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
+def _announce(job: "Job") -> None:
+    """Name the job at once, and say when nobody would take it now."""
+    say(f"job {printable(job['id'])}: {printable(job['status'])}")
+    for warning in job.get("warnings", []):
+        say(f"{printable(warning)}; it waits. Ctrl-C leaves it queued; --queue-timeout-s limits the wait")
+
+
 def _show_sent(job: "Job", *, as_json: bool) -> None:
     if as_json:
         print_json(job)
     else:
-        print(job["id"])
+        print_line(printable(job["id"]))
     for warning in job.get("warnings", []):
-        say(warning)
+        say(printable(warning))

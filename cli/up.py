@@ -97,6 +97,7 @@ def run(plan: "StackPlan", *, quiet: bool, as_json: bool) -> None:
                     say("stopping; Ctrl-C again to hurry")
         except StopRequested:
             pass  # while starting
+    say("stopped")
 
 
 def announce(stack: "Stack", *, as_json: bool) -> None:

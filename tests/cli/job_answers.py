@@ -28,4 +28,4 @@ def job(status: str, **more: Any) -> dict[str, Any]:
 
 
 def artifact(index: int) -> dict[str, Any]:
-    return {"index": index, "url": f"http://here/{index}", "media_type": "image/png"}
+    return {"index": index, "url": f"http://here/{index}", "seed": 7 + index, "media_type": "image/png"}

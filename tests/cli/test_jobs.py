@@ -106,6 +106,23 @@ def test_several_pictures_are_numbered(renderq: Run, server: ScriptedServer) -> 
     assert Path("boat-1.png").read_bytes() == b"second"
 
 
+def test_submit_names_the_job_at_once_and_each_seed_beside_its_file(
+    renderq: Run, server: ScriptedServer
+) -> None:
+    script_success(server, pictures=2)
+    lines = renderq("submit", "a boat", "--output", "boat.png").stderr.splitlines()
+    assert lines[0] == f"job {ID}: queued"
+    assert lines[-2:] == ["boat-0.png: seed 7", "boat-1.png: seed 8"]
+
+
+def test_submit_says_that_a_job_without_a_worker_waits(renderq: Run, server: ScriptedServer) -> None:
+    script_success(server)
+    server.answers["/v1/jobs"].clear()
+    server.add("/v1/jobs", job("queued", warnings=["no worker is serving model tiny now"]), status=202)
+    words = "no worker is serving model tiny now; it waits. Ctrl-C leaves it queued; --queue-timeout-s limits"
+    assert words in renderq("submit", "a boat").stderr
+
+
 def test_a_picture_can_go_to_standard_output(renderq: Run, server: ScriptedServer) -> None:
     script_success(server)
     assert renderq("submit", "a boat", "--output", "-").stdout_bytes == b"first"
@@ -160,6 +177,77 @@ def test_an_output_that_cannot_be_written_is_named(renderq: Run, server: Scripte
     result = renderq("submit", "a boat", "--output", "nowhere/boat.png")
     assert result.exit_code == 2
     assert "cannot write nowhere/boat.png: No such file or directory" in result.stderr
+    assert not server.calls
+
+
+def test_an_output_is_refused_before_anything_is_ordered(renderq: Run, server: ScriptedServer) -> None:
+    Path("folder").mkdir()
+    Path("file").touch()
+    orders = {
+        ("--output", "folder"): "Is a directory",
+        ("--output", "file/boat.png"): "Not a directory",
+        ("--n", "2", "--output", "-"): "takes one picture",
+        ("--output", "x.jpg", "--output-format", "png"): "disagree",
+    }
+    for flags, words in orders.items():
+        result = renderq("submit", "a boat", "--model", "tiny", *flags)
+        assert (result.exit_code, words in result.stderr) == (2, True)
+    assert not server.calls
+
+
+@pytest.mark.parametrize(("suffix", "named"), [("JPG", "jpeg"), ("jpeg", "jpeg"), ("webp", "webp")])
+def test_the_suffix_of_the_output_names_the_format(
+    renderq: Run, server: ScriptedServer, suffix: str, named: str
+) -> None:
+    script_success(server)
+    assert renderq("submit", "a boat", "--model", "tiny", "--output", f"x.{suffix}").exit_code == 0
+    assert server.calls[0].body == {"prompt": "a boat", "model": "tiny", "output_format": named}
+
+
+def test_a_picture_that_cannot_be_written_afterwards_can_be_had_again(
+    renderq: Run, server: ScriptedServer
+) -> None:
+    script_success(server)
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    result = renderq("submit", "a boat", "--output", "/dev/full")
+    assert result.exit_code == 2
+    assert f"`renderq get {ID} --output FILE`" in result.stderr
+
+
+HOSTILE = "\x1b]0;pwn\x07\x1b[31mred\r\n\nfake row \u202e \x9b31m \x7f \ud800"
+
+
+@pytest.mark.parametrize("flags", [("get", ID), ("list",), ("models",), ("submit", "a boat", "--no-wait")])
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_text_of_others_cannot_drive_the_terminal(
+    renderq: Run, server: ScriptedServer, flags: tuple[str, ...], as_json: tuple[str, ...]
+) -> None:
+    shown = job("queued", request={"prompt": HOSTILE}, model=HOSTILE, warnings=[HOSTILE])
+    keys = dict.fromkeys(("id", "kind", "family", "license", "name", "ready_workers"), HOSTILE)
+    server.add(f"/v1/jobs/{ID}", shown)
+    server.add("/v1/models", {"data": [keys | {"size": {}}]})
+    server.add("/v1/workers", READY)
+    server.add("/v1/jobs", shown | {"data": [shown], "has_more": True, "last_id": HOSTILE})
+    result = renderq(*flags, *as_json)
+    assert result.exit_code == 0
+    assert not set(result.output) & set(HOSTILE) - set(" abcdefghijklmnopqrstuvwxyz[]0;31\n")
+    assert not any(line.startswith("fake row") for line in result.output.splitlines())
+
+
+def test_a_refusal_cannot_drive_the_terminal(renderq: Run, server: ScriptedServer) -> None:
+    server.add("/v1/jobs", {"detail": HOSTILE}, status=422)
+    result = renderq("list")
+    assert result.exit_code == 2
+    assert "\x1b" not in result.output
+    assert "\\x0d⏎⏎fake row \\u202e \\x9b31m" in result.stderr
+
+
+def test_text_that_is_not_utf8_is_refused_before_sending(renderq: Run, server: ScriptedServer) -> None:
+    result = renderq("submit", "a \udcff boat", "--model", "tiny")
+    assert (result.exit_code, "prompt is not UTF-8" in result.stderr) == (2, True)
+    assert renderq("get", "\udcff").exit_code == 2
+    assert not server.calls
 
 
 def test_metadata_without_a_value_is_refused_before_sending(renderq: Run, server: ScriptedServer) -> None:
@@ -182,7 +270,7 @@ def test_a_list_shows_each_job_on_a_line_and_how_to_go_on(renderq: Run, server: 
 
 def test_cancel_says_what_it_did(renderq: Run, server: ScriptedServer) -> None:
     server.add(f"/v1/jobs/{ID}/cancel", job("in_progress", cancel_requested_at="now"))
-    assert renderq("cancel", ID).stdout == "rendering, starting, stopping\n"
+    assert renderq("cancel", ID).stdout == "rendering, stopping\n"
 
 
 def test_cancelling_a_finished_job_is_refused_in_words(renderq: Run, server: ScriptedServer) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +84,26 @@ def test_an_error_that_nobody_expected_is_one_line_and_not_a_traceback(
     assert result.exit_code == 2
     assert describe_unexpected(ZeroDivisionError("by zero")).message.startswith("unexpected error: ZeroDiv")
     assert describe_unexpected(ZeroDivisionError("by zero")).code == ExitCode.FAILED
+
+
+@pytest.mark.parametrize("target", [">&-", "> /dev/full"])
+@pytest.mark.parametrize("command", ["--version", "policy explain tiny", "policy explain tiny --json"])
+def test_an_output_that_takes_nothing_is_said_in_one_line(command: str, target: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    line = f"{sys.executable} -P -m cli.main {command} {target}"
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.UNAVAILABLE
+    assert done.stderr.startswith("renderq: cannot write to standard output: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_file_that_is_no_database_is_named(renderq: Run, tmp_path: Path) -> None:
+    (tmp_path / "renderq.db").write_bytes(b"no database " * 100)
+    result = renderq("db", "upgrade", env={"RENDERQ_DATA_DIR": str(tmp_path)})
+    assert result.exit_code == 3
+    assert f"{tmp_path / 'renderq.db'} is not a SQLite database" in result.stderr
+    assert "sqlalche.me" not in result.stderr
 
 
 def test_errors_become_words_and_codes() -> None:

@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from cli.demo import PROMPT, make_plan, unknown_words
+from cli.demo import PROMPT, make_plan, tell, unknown_words
 from cli.halfblocks import as_text, show_picture
+from cli.provenance import grouped
 from pipeline.encode import encode
 from pipeline.rendering import Picture
 from tests.cli.conftest import Run
@@ -29,8 +30,51 @@ def picture(tmp_path: Path) -> Path:
 def test_inspect_reads_back_what_was_written(renderq: Run, picture: Path) -> None:
     assert json.loads(renderq("inspect", str(picture), "--json").stdout) == PROVENANCE
     lines = [line.split(maxsplit=1) for line in renderq("inspect", str(picture)).stdout.splitlines()]
-    assert ["plan.seed", "7"] in lines
-    assert ["plan.prompt", "ein Boot – 船"] in lines
+    assert ["seed", "7"] in lines
+    assert ["prompt", "ein Boot – 船"] in lines
+
+
+def test_inspect_starts_with_the_picture_and_ends_with_the_policy() -> None:
+    option = {"value": True, "source": "flag"}
+    said: dict[str, object] = {
+        "policy": {"compile": option, "warmup_sizes": {"value": ["64x64", "32x32"], "source": "env"}},
+        "acceleration": {"compiled": False},
+        "versions": {"torch": "2"},
+        "model": {"id": "tiny", "revision": None},
+        "request": {"prompt": "a boat", "cache": "off"},
+        "plan": {"prompt": "a boat", "seed": 7, "width": 64, "height": 48, "num_inference_steps": 9, "n": 2},
+        "seed": 8,
+        "index": 1,
+    }
+    assert [group for group in grouped(said) if group] == [
+        [("prompt", "a boat"), ("seed", "8"), ("size", "64 x 48"), ("steps", "9")],
+        [("n", "2"), ("request.cache", "off")],
+        [("model.id", "tiny"), ("model.revision", "-")],
+        [("versions.torch", "2")],
+        [("ran.compiled", "false")],
+        [("compile", "true (flag)"), ("warmup_sizes", "64x64, 32x32 (env)")],
+        [("index", "1")],
+    ]
+
+
+def test_the_help_of_inspect_promises_no_job(renderq: Run) -> None:
+    assert "job" not in renderq("inspect", "--help").stdout
+
+
+@pytest.mark.parametrize("said", [{}, {"plan": 1, "seed": [], "policy": {"a": {}}, "request": {"b": {}}}])
+def test_inspect_bears_a_file_that_says_anything(said: dict[str, object]) -> None:
+    assert all(isinstance(value, str) for group in grouped(said) for _, value in group)
+
+
+def test_inspect_shows_what_a_file_says_without_obeying_it(renderq: Run, tmp_path: Path) -> None:
+    said = {"a\x1bb": "\x1b[31m\nrow \u202e \x9b \ud800"}
+    path = tmp_path / "boat.png"
+    image = Image.new("RGB", (64, 64))
+    path.write_bytes(encode(Picture(index=0, seed=7, image=image, frames=None), "png", said))
+    assert renderq("inspect", str(path)).stdout == "a\\x1bb  \\x1b[31m⏎row \\u202e \\x9b \\ud800\n"
+    result = renderq("inspect", str(path), "--json")
+    assert result.stdout.isascii()
+    assert json.loads(result.stdout) == said
 
 
 @pytest.mark.parametrize("name", ["missing.png", "folder", "text.png"])
@@ -70,3 +114,14 @@ def test_the_demo_cannot_reach_a_database_or_queue_of_the_environment(
     environment = make_plan(tmp_path).environment
     assert "PATH" in environment
     assert not [name for name in environment if name.startswith("RENDERQ_")]
+
+
+def test_the_demo_ends_with_the_full_path_and_the_size(
+    picture: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(picture.parent)
+    plan = {"seed": 7, "width": 64, "height": 64}
+    tell({"plan": plan, "timings_ms": None, "acceleration": None}, Path(picture.name))
+    said = capsys.readouterr()
+    assert said.out == f"{picture}\n"
+    assert said.err.startswith("64 x 64, enlarge to look; seed 7")

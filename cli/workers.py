@@ -1,0 +1,48 @@
+"""`renderq workers`: who renders on the server at RENDERQ_URL."""
+
+from typing import Annotated, Any
+
+import typer
+
+from cli.table import print_fitted, short_time
+from cli.terminal import print_json, say
+
+ENDED = frozenset({"gone", "failed"})
+COLUMNS = ("name", "model", "state", "since", "jobs done", "job")
+ID_CELLS = 36
+"""A job's id is never cut."""
+
+
+def workers(
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Also those that failed or are gone.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """List the live workers: model, state, since when, what they render and how many jobs they did."""
+    from cli.client import connect
+
+    found = [worker for worker in connect().workers() if every or worker["state"] not in ENDED]
+    if as_json:
+        print_json(found)
+    elif found:
+        print_fitted(
+            COLUMNS, [_row(worker) for worker in found], drop=("since", "jobs done"), least=_least(found)
+        )
+    else:
+        say("no worker" if every else "no live worker; --all shows those that ended")
+
+
+def _least(found: list[dict[str, Any]]) -> int:
+    return ID_CELLS if any(worker["current_job_id"] for worker in found) else len(COLUMNS[-1])
+
+
+def _row(worker: dict[str, Any]) -> tuple[object, ...]:
+    since = short_time(worker["started_at"])
+    return (
+        worker["name"],
+        worker["model"],
+        worker["state"],
+        since,
+        worker["jobs_done"],
+        worker["current_job_id"],
+    )

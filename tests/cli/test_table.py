@@ -1,0 +1,51 @@
+"""Tables: identifiers whole, one line a row, fitted to a terminal only."""
+
+import os
+import time
+
+import pytest
+
+from cli.table import lay_out, short_time
+from tests.cli.job_answers import ID
+
+COLUMNS = ("id", "status", "model", "created", "prompt")
+ROW = (ID, "completed", "tiny", "11-30 21:51:07", "a white house with a blue roof\nand a tree")
+DROP = ("model", "created")
+
+
+@pytest.mark.parametrize(("width", "shown"), [(120, COLUMNS), (80, ("id", "status", "created", "prompt"))])
+def test_a_terminal_gets_fitted_lines_with_the_whole_id(width: int, shown: tuple[str, ...]) -> None:
+    lines = lay_out(COLUMNS, [ROW, ROW], width, drop=DROP)
+    assert len(lines) == 3
+    assert tuple(lines[0].split()) == shown
+    assert all(line.startswith(ID) and len(line) <= width for line in lines[1:])
+
+
+def test_a_cut_cell_ends_with_an_ellipsis_and_wide_characters_count_twice() -> None:
+    [_, line] = lay_out(("id", "prompt"), [("1", "船" * 20)], 20)
+    assert line == "1   " + "船" * 7 + "…"
+
+
+def test_a_very_narrow_terminal_still_gets_the_whole_id() -> None:
+    assert lay_out(COLUMNS, [ROW], 30, drop=DROP)[1].startswith(f"{ID}  completed  ")
+
+
+def test_elsewhere_nothing_is_cut_and_no_line_ends_with_a_blank() -> None:
+    lines = lay_out(COLUMNS, [ROW, (*ROW[:-1], "")], None)
+    assert lines[1].endswith("a white house with a blue roof and a tree")
+    assert not [line for line in lines if line != line.rstrip()]
+
+
+def test_controls_in_a_cell_are_shown_and_an_empty_one_is_a_dash() -> None:
+    assert lay_out(("a", "b"), [("\x1b[2J", None)], None)[1] == "\\x1b[2J  -"
+
+
+def test_a_time_is_short_and_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "TZ", "Etc/GMT-2")
+    time.tzset()
+    try:
+        assert short_time("2026-11-30T21:51:07.123456Z") == "11-30 23:51:07"
+        assert short_time(None) is None
+    finally:
+        monkeypatch.undo()
+        time.tzset()
