@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.cli.job_answers import ID, artifact, job
 from tests.fixtures.scripted_server import ScriptedServer
+from tests.fixtures.waiting import wait_until
 
 READY = {"data": [{"model": "tiny", "state": "ready"}]}
 
@@ -298,10 +299,15 @@ def test_ctrl_c_while_waiting_leaves_the_job_alone_and_says_how_to_go_on(
 ) -> None:
     server.add("/v1/jobs", job("queued"), status=202)
     server.add(f"/v1/jobs/{ID}", job("queued"))
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+
+    def interrupt() -> None:
+        wait_until(lambda: [call.method for call in server.calls].count("GET") > 1, what="waiting")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
     result = renderq("submit", "a boat", "--model", "tiny")
-    timer.join()
+    interrupter.join()
     assert result.exit_code == 130
     assert f"`renderq get {ID}` has it later" in result.stderr
     assert not [call for call in server.calls if call.path.endswith("/cancel")]

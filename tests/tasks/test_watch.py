@@ -73,7 +73,7 @@ def state(stage: Stage, worker_id: str) -> str:
         return workers.get_worker(session, worker_id).state
 
 
-def died_by(child: subprocess.Popen[bytes], timeout_s: float = 5.0) -> int:
+def died_by(child: subprocess.Popen[bytes], timeout_s: float = 30.0) -> int:
     return -child.wait(timeout_s)
 
 

@@ -205,7 +205,8 @@ def test_an_error_nobody_expected_is_tried_once_more_and_tells_no_traceback(
 ) -> None:
     child = worker.child_pid()
     job_id = shared_stage.submit(send=False)
-    spoil(shared_stage, job_id, num_inference_steps="many")
+    with shared_stage.database.transaction() as session:
+        store.get_job(session, job_id).request = ["many"]  # type: ignore[assignment]
     shared_stage.send(job_id)
     wait_until(lambda: shared_stage.outcomes(job_id) == ["retried"], what="the second attempt")
     sent_again_by_hand(shared_stage, job_id)
