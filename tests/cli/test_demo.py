@@ -31,6 +31,7 @@ def test_the_demo_draws_its_prompt_and_leaves_nothing_but_the_picture(tmp_path: 
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0] == f"prompt: {PROMPT}"
     [path] = json.loads(done.stdout)["saved"]
     assert judge(PROMPT, Image.open(tmp_path / path)).correct
     assert not list(temporary.glob("renderq*"))
