@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.saving import end_with, finish
+from cli.saving import check_output, end_with, finish
 from cli.table import print_fitted, short_time
 from cli.terminal import print_json, print_line, print_pairs, printable, say
 
@@ -31,6 +31,7 @@ def get(
     client = connect()
     job = client.get(job_id)
     if output is not None:
+        check_output(output, job["request"].get("n") or 1)
         finish(client, job, output, as_json=as_json)
         return
     if wait:

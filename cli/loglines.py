@@ -21,12 +21,17 @@ def concise(program: str, line: str) -> str | None:
     """The line as the terminal shows it; None for one that it does not show."""
     entry = _parse(line)
     if entry is None:
-        return line if line and program not in FOREIGN else None
+        return _last_state(line) or None if program not in FOREIGN else None
     if entry.get("level") in LOUD:
         return f"{entry['level']}: {_words(entry)}"
     if str(entry.get("logger", "")).startswith(OURS) and entry["event"] != EVERY_CALL:
         return _words(entry)
     return None
+
+
+def _last_state(line: str) -> str:
+    """What a progress bar, which writes over itself, shows last."""
+    return line.rstrip("\r").rpartition("\r")[2]
 
 
 def _parse(line: str) -> dict[str, Any] | None:

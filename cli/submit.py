@@ -84,7 +84,7 @@ def submit(
     fields = dict(locals())
     if wait:
         check_output(output, n or 1)
-        fields["output_format"] = format_for(output, output_format)
+    fields["output_format"] = format_for(output, output_format)
     require_text(fields)
     client = connect()
     request = {name: fields[name] for name in REQUEST_FIELDS if fields[name] is not None}

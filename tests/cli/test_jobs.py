@@ -196,6 +196,13 @@ def test_an_output_is_refused_before_anything_is_ordered(renderq: Run, server: S
     assert not server.calls
 
 
+def test_get_refuses_an_output_before_it_waits(renderq: Run, server: ScriptedServer) -> None:
+    server.add(f"/v1/jobs/{ID}", job("queued"))
+    result = renderq("get", ID, "--output", "nowhere/boat.png")
+    assert result.exit_code == 2
+    assert len(server.calls) == 1
+
+
 @pytest.mark.parametrize(("suffix", "named"), [("JPG", "jpeg"), ("jpeg", "jpeg"), ("webp", "webp")])
 def test_the_suffix_of_the_output_names_the_format(
     renderq: Run, server: ScriptedServer, suffix: str, named: str

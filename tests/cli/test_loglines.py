@@ -26,6 +26,7 @@ def line(**fields: object) -> str:
         ("worker", "Segmentation fault", "Segmentation fault"),
         ("worker", "[1, 2]", "[1, 2]"),
         ("worker", "", None),
+        ("worker", " 10 %\r 60 %\r100 %\r", "100 %"),
         ("valkey", "12:M 30 Nov 2026 20:28:24.419 * Ready to accept connections unix", None),
     ],
 )
