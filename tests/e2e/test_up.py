@@ -138,6 +138,7 @@ def test_ctrl_c_while_starting_leaves_no_process(tmp_path: Path) -> None:
     with start_up(tmp_path) as up:
         wait_until(lambda: all_there(up), 60, "all processes")
         assert stop(up) == 0
+        assert up.said().splitlines()[-1] == "stopped"
 
 
 def test_a_killed_up_leaves_no_process(tmp_path: Path) -> None:
