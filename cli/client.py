@@ -8,7 +8,7 @@ import email.utils
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx2
@@ -29,6 +29,7 @@ RETRIED_STATUS = frozenset({429, 502, 503, 504})
 PATIENT_STATUS = frozenset({408, *RETRIED_STATUS})
 
 Job = dict[str, Any]
+T = TypeVar("T")
 
 
 class Client:
@@ -71,25 +72,12 @@ class Client:
     def follow(self, job_id: str, rest: Callable[[float], None] = time.sleep) -> Iterator[Job]:
         """The job as it is now and after each rest, up to and including its terminal state."""
         while True:
-            answer = self._patiently(f"/v1/jobs/{quote(job_id, safe='')}", rest)
+            answer = patiently(lambda: self.call("GET", f"/v1/jobs/{quote(job_id, safe='')}"), rest)
             job = self._read(answer)
             yield job
             if job["status"] in TERMINAL:
                 return
             rest(rest_s(answer) or POLL_S)
-
-    def _patiently(self, path: str, rest: Callable[[float], None]) -> httpx2.Response:
-        """Read again for `PATIENCE_S` while the server is away; ``rest`` may look after other things."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return self.call("GET", path)
-            except CliError as error:
-                cause = error.__cause__
-                away = isinstance(cause, Exception) and should_retry(cause)
-                if not away or time.monotonic() > deadline:
-                    raise
-            rest(POLL_S)
 
     def _json(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - httpx2's own
         return self._read(self.call(method, path, **arguments))
@@ -122,6 +110,20 @@ class Client:
                 answer = self._http.request(method, path, **arguments)
                 answer.raise_for_status()
         return answer
+
+
+def patiently(call: Callable[[], T], rest: Callable[[float], None]) -> T:
+    """Call again for `PATIENCE_S` while the server is away; ``rest`` may look after other things."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return call()
+        except CliError as error:
+            cause = error.__cause__
+            away = isinstance(cause, Exception) and should_retry(cause)
+            if not away or time.monotonic() > deadline:
+                raise
+        rest(POLL_S)
 
 
 def check_url(url: str) -> str:

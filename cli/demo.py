@@ -72,21 +72,26 @@ def draw(
 
 def states(stack: "Stack", fields: dict[str, object]) -> "Iterator[Job]":
     """The worker's states while it makes itself ready, then those of the job."""
+    from cli.client import patiently
+
     for state in stack.preparation():
         yield {"status": f"worker {state}"}
     client = stack.client()
     request = {name: value for name, value in fields.items() if value is not None} | {"model": MODEL}
-    job = client.submit(request, str(uuid.uuid4()))
+    key = str(uuid.uuid4())
+    job = patiently(lambda: client.submit(request, key), stack.rest)
     yield job
     yield from client.follow(job["id"], stack.rest)
 
 
 def save_picture(stack: "Stack", job: "Job") -> Path:
+    from cli.client import patiently
     from cli.saving import SHORT, end_with, write_file
 
     end_with(job)
     path = Path(f"demo-{job['id'][-SHORT:]}.png")
-    write_file(path, stack.client().content(job["id"], 0))
+    client = stack.client()
+    write_file(path, patiently(lambda: client.content(job["id"], 0), stack.rest))
     return path
 
 
