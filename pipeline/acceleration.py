@@ -101,6 +101,15 @@ class Acceleration:
         """
         modules = tuple(self._transformers())
         wanted = decision.configs
+        try:
+            self._bring_to(modules, wanted)
+        except Exception as error:
+            self._mount = None
+            _unmount(modules)
+            words = " ".join(str(error).split())[:300]
+            raise MountFailed(f"Cache-DiT cannot be mounted on {_names(modules)}: {words}") from error
+
+    def _bring_to(self, modules: tuple[nn.Module, ...], wanted: tuple[CacheConfig, ...] | None) -> None:
         mounted = self._mount
         if mounted is not None and (wanted != mounted.configs or not mounted.is_on(modules)):
             self.unmount()
@@ -109,12 +118,7 @@ class Acceleration:
         if self._mount is not None:
             _refresh(modules, wanted)
             return
-        try:
-            _mount(modules, wanted, self._pipeline)
-        except Exception as error:
-            _unmount(modules)
-            words = " ".join(str(error).split())[:300]
-            raise MountFailed(f"Cache-DiT cannot be mounted on {_names(modules)}: {words}") from error
+        _mount(modules, wanted, self._pipeline)
         self._mount = _Mount(wanted, tuple(map(weakref.ref, modules)))
 
     def unmount(self) -> None:
