@@ -12,6 +12,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from textwrap import shorten
 
 import torch
 from PIL import Image
@@ -186,7 +187,7 @@ class Engine:
             raise
         except Exception as error:
             words = f"{name} of {self.spec.id} failed: {type(error).__name__}: {' '.join(str(error).split())}"
-            raise _FAILED[name](words[:500]) from error
+            raise _FAILED[name](shorten(words, 500, placeholder=" [...]")) from error
         done = PreparationStep(name, "done", round(time.perf_counter() - started, 3), detail)
         self.preparation.append(done)
         self._report(done)

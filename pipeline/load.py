@@ -5,6 +5,7 @@ comes with a model is run. A folder and the bundled model are never looked up on
 """
 
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeAlias
 
 import diffusers
@@ -33,6 +34,7 @@ _ABSENT = (
     "does not appear to have a file",
     "couldn't connect",
 )
+_LONGEST_SAID = 300  # characters of a library's own words
 _GATED = ("gated repo", "401 client error", "403 client error", "awaiting a review")
 
 
@@ -129,9 +131,15 @@ def _in_words(error: Exception, spec: ModelSpec, place: str) -> PipelineError:
             f"{place} is gated: accept its licence on the hub and log in there with a token, "
             "or give a folder that holds the weights"
         )
+    said = shorten(text, _LONGEST_SAID, placeholder=" [...]")
     if any(words in low for words in _ABSENT):
-        return WeightsMissing(f"files of {spec.id} are missing in {place}: {text[:300]}")
-    return LoadFailed(f"{spec.id} cannot be loaded from {place}: {type(error).__name__}: {text[:300]}")
+        if not Path(place).is_dir():
+            return WeightsMissing(
+                f"the weights of {spec.id} are not on this machine and cannot be fetched from the hub ({place}): "
+                "let the machine reach the hub once, or give a folder that holds them"
+            )
+        return WeightsMissing(f"files of {spec.id} are missing in {place}: {said}")
+    return LoadFailed(f"{spec.id} cannot be loaded from {place}: {type(error).__name__}: {said}")
 
 
 def _check_components(pipe: Pipe, spec: ModelSpec) -> None:
