@@ -135,8 +135,8 @@ def _in_words(error: Exception, spec: ModelSpec, place: str) -> PipelineError:
     if any(words in low for words in _ABSENT):
         if not Path(place).is_dir():
             return WeightsMissing(
-                f"the weights of {spec.id} are not on this machine and cannot be fetched from the hub ({place}): "
-                "let the machine reach the hub once, or give a folder that holds them"
+                f"the weights of {spec.id} are not on this machine and cannot be fetched from the hub "
+                f"({place}): let the machine reach the hub once, or give a folder that holds them"
             )
         return WeightsMissing(f"files of {spec.id} are missing in {place}: {said}")
     return LoadFailed(f"{spec.id} cannot be loaded from {place}: {type(error).__name__}: {said}")
