@@ -133,7 +133,9 @@ def test_the_picture_is_an_image_of_the_size_asked_for(tiny_engine: Engine) -> N
 
 def test_a_model_is_run_with_the_threads_it_wants(tiny_spec: ModelSpec) -> None:
     before = torch.get_num_threads()
-    engine = Engine(tiny_spec.model_copy(update={"fixed_threads": 2}), resolved(tiny_spec), device="cpu")
+    engine = Engine(
+        tiny_spec.model_copy(update={"fixed_threads": 2}), resolved(tiny_spec, warmup=False), device="cpu"
+    )
     try:
         engine.prepare()
         assert torch.get_num_threads() == 2
@@ -235,21 +237,21 @@ class Failing:
 def test_running_out_of_memory_fails_the_job_and_frees_what_it_held(
     tiny_engine: Engine, error: "Callable[[], Exception]"
 ) -> None:
-    expected = pixels(tiny_engine.render(planned(tiny_engine.spec)))
-    with Failing(tiny_engine, error, at_call=8) as failing:
+    expected = pixels(tiny_engine.render(planned(tiny_engine.spec, num_inference_steps=8)))
+    with Failing(tiny_engine, error, at_call=7) as failing:
         with pytest.raises(OutOfMemory, match="not enough memory at 64x64: ") as failed:
-            tiny_engine.render(planned(tiny_engine.spec))
+            tiny_engine.render(planned(tiny_engine.spec, num_inference_steps=8))
         assert failed.value.__context__ is None  # or its frames would hold what the attempt held
         assert failing.latents is not None
         assert failing.latents() is None
     assert tiny_engine.effective()["mounted"] is False  # what it cached is gone with the mount
-    assert pixels(tiny_engine.render(planned(tiny_engine.spec))) == expected
+    assert pixels(tiny_engine.render(planned(tiny_engine.spec, num_inference_steps=8))) == expected
 
 
 def test_an_error_that_is_not_about_memory_comes_through(tiny_engine: Engine) -> None:
     failing = Failing(tiny_engine, lambda: RuntimeError("device-side assert"), at_call=3)
     with failing, pytest.raises(RuntimeError, match="device-side assert"):
-        tiny_engine.render(planned(tiny_engine.spec))
+        tiny_engine.render(planned(tiny_engine.spec, num_inference_steps=8))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -259,7 +261,7 @@ def test_a_transformer_that_yields_no_numbers_fails_the_job(tiny_engine: Engine,
         lambda _module, _arguments, output: torch.full_like(output, value)
     )
     with pytest.raises(NotFinite, match="latents hold NaN or infinity"):
-        tiny_engine.render(planned(tiny_engine.spec))
+        tiny_engine.render(planned(tiny_engine.spec, num_inference_steps=8))
     handle.remove()
 
 
@@ -272,7 +274,7 @@ def test_a_decoder_that_yields_no_picture_fails_the_job(
     pipe: Any = tiny_engine._pipe
     handle = pipe.vae.decoder.register_forward_hook(lambda _module, _arguments, output: output * factor)
     with pytest.raises(NotFinite, match=f"the decoded picture {words}"):
-        tiny_engine.render(planned(tiny_engine.spec))
+        tiny_engine.render(planned(tiny_engine.spec, num_inference_steps=8))
     handle.remove()
 
 
