@@ -154,12 +154,6 @@ class Acceleration:
         return self._plan.wanted and all(module in self._compiled for module in self._transformers())
 
     @property
-    def is_as_warmed(self) -> bool:
-        """Whether compiled code runs: compiled whole, it was compiled with the cache on or off, not both."""
-        effective = self.effective()
-        return effective["compile_scope"] != "whole" or effective["mounted"] is self._cache_wanted
-
-    @property
     def can_mount(self) -> bool:
         """Whether a mount does no harm: a transformer compiled whole without one would run uncompiled."""
         return self._cache_wanted or not self.is_compiled or self.effective()["compile_scope"] == "regional"

@@ -303,7 +303,7 @@ class Engine:
 
     def _compile_facts(self, plan: RenderPlan, *, safer: bool) -> dict[str, object]:
         acceleration = self._ready()[1]
-        warm = _shape(plan) in self._warm_shapes and acceleration.is_as_warmed
+        warm = _shape(plan) in self._warm_shapes
         # At a shape that is not warm some or all of it may have run uncompiled, so it is not called compiled.
         return {
             "compiled": acceleration.is_compiled

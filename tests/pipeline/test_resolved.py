@@ -212,13 +212,3 @@ def test_the_decoder_tiles_as_resolved(tiny_spec: ModelSpec, tiling: str) -> Non
     pipe: Any = engine._pipe
     assert pipe.vae.use_tiling is (tiling == "true")
     engine.close()
-
-
-@pytest.mark.parametrize(("scope", "compiled"), [("whole", False), ("regional", True)])
-def test_a_job_without_the_cache_tells_whether_compiled_code_ran(
-    prepared: Callable[..., Engine], scope: str, compiled: bool
-) -> None:
-    engine = prepared(compile=True, compile_scope=scope)
-    assert engine.render(planned(engine.spec)).acceleration["compiled"] is True
-    uncached = engine.render(planned(engine.spec, cache="off")).acceleration
-    assert (uncached["compiled"], uncached["compiles"]) == (compiled, 0)
