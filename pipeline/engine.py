@@ -263,6 +263,7 @@ class Engine:
         detail = run_warm_up(warm_up, self._warm_pass)
         self._warm_shapes = {_shape(plan) for plan in warm_up.plans}
         self._mount()
+        free_memory()  # what compiling left behind is collected now and not in the first request
         return detail
 
     def _warm_pass(self, plan: RenderPlan) -> tuple[int, ...]:

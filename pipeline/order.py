@@ -44,7 +44,7 @@ Order = Literal["mount>compile>warmup", "compile>warmup>mount"]
 Scope = Literal["whole", "regional"]
 
 STEADY_REQUESTS = 7
-PICTURES = 4
+PICTURES = 8
 _PROMPT = "a white house with a blue roof and an orange tree on a beach and mountains at sunset"
 
 
