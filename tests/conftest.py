@@ -1,6 +1,7 @@
 """Names the fixture modules and keeps the caller's environment out of the tests."""
 
 import os
+import signal
 
 import pytest
 
@@ -8,6 +9,10 @@ for _name in [name for name in os.environ if name.startswith("RENDERQ_")]:
     del os.environ[_name]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# A shell that starts us in the background has these ignored, and every process that a test starts would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 pytest_plugins = [
     "tests.fixtures.database",

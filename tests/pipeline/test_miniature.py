@@ -2,6 +2,7 @@
 
 import inspect
 import socket
+import threading
 import typing
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def load(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> typing.Callable[[str], Any]:
     """Builds, once, and loads a model's miniature, with every way to the network shut."""
 
-    def refuse(*_: object) -> None:
-        raise AssertionError("a miniature asked for the network")
+    connect = socket.socket.connect
+    own_thread = threading.get_ident()
+
+    def refuse(self: socket.socket, address: Any) -> None:
+        if threading.get_ident() == own_thread:
+            raise AssertionError("a miniature asked for the network")
+        connect(self, address)  # another test's thread, such as upkeep
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
