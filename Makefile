@@ -47,10 +47,10 @@ $(BIN)/python:
 $(VENV)/.worker: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing: 1.7 GB of packages, one to five minutes by network and disk; nothing is shown meanwhile"
 	@$(if $(TORCH_INDEX),$(PIP) install --index-url $(TORCH_INDEX) $(shell grep '^torch==' constraints.txt))
-	@$(PIP) install --constraint constraints.txt --editable '.[worker]'
+	@$(PIP) install --constraint constraints.txt --editable '.[worker,flower]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.worker
 	@echo "installing what the tests need"
-	@$(PIP) install --constraint constraints.txt --editable '.[worker,dev]'
+	@$(PIP) install --constraint constraints.txt --editable '.[worker,flower,dev]'
 	@touch $@
