@@ -8,6 +8,7 @@ import email.utils
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -47,22 +48,22 @@ class Client:
     def submit(self, request: Mapping[str, object], key: str) -> Job:
         """Send an order once, however often it has to be tried."""
         headers = {"Idempotency-Key": key}
-        return self._json("POST", "/v1/jobs", json=dict(request), headers=headers)
+        return self.ask("POST", "/v1/jobs", json=dict(request), headers=headers)
 
     def get(self, job_id: str) -> Job:
-        return self._json("GET", f"/v1/jobs/{quote(job_id, safe='')}")
+        return self.ask("GET", f"/v1/jobs/{quote(job_id, safe='')}")
 
     def list_jobs(self, **query: object) -> dict[str, Any]:
-        return self._json("GET", "/v1/jobs", params={k: v for k, v in query.items() if v is not None})
+        return self.ask("GET", "/v1/jobs", params={k: v for k, v in query.items() if v is not None})
 
     def cancel(self, job_id: str) -> Job:
-        return self._json("POST", f"/v1/jobs/{quote(job_id, safe='')}/cancel")
+        return self.ask("POST", f"/v1/jobs/{quote(job_id, safe='')}/cancel")
 
     def models(self) -> list[dict[str, Any]]:
-        return list(self._json("GET", "/v1/models")["data"])
+        return list(self.ask("GET", "/v1/models")["data"])
 
     def workers(self) -> list[dict[str, Any]]:
-        return list(self._json("GET", "/v1/workers")["data"])
+        return list(self.ask("GET", "/v1/workers")["data"])
 
     def content(self, job_id: str, index: int) -> bytes:
         """The bytes of one picture."""
@@ -71,15 +72,20 @@ class Client:
 
     def follow(self, job_id: str, rest: Callable[[float], None] = time.sleep) -> Iterator[Job]:
         """The job as it is now and after each rest, up to and including its terminal state."""
+        return self.follow_path(f"/v1/jobs/{quote(job_id, safe='')}", rest)
+
+    def follow_path(self, path: str, rest: Callable[[float], None] = time.sleep) -> Iterator[dict[str, Any]]:
+        """The same for whatever has a ``status``."""
         while True:
-            answer = patiently(lambda: self.call("GET", f"/v1/jobs/{quote(job_id, safe='')}"), rest)
-            job = self._read(answer)
-            yield job
-            if job["status"] in TERMINAL:
+            answer = patiently(lambda: self.call("GET", path), rest)
+            found = self._read(answer)
+            yield found
+            if found["status"] in TERMINAL:
                 return
             rest(rest_s(answer) or POLL_S)
 
-    def _json(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - httpx2's own
+    def ask(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - httpx2's own
+        """One call whose answer is a JSON object."""
         return self._read(self.call(method, path, **arguments))
 
     def _read(self, answer: httpx2.Response) -> dict[str, Any]:
@@ -90,8 +96,28 @@ class Client:
 
     def call(self, method: str, path: str, **arguments: Any) -> httpx2.Response:  # noqa: ANN401 - httpx2's own
         """One call with its retries; raise `CliError` unless it went well."""
+        with self._in_words():
+            return self._retried(lambda: self._http.request(method, path, **arguments))
+
+    @contextmanager
+    def stream(self, path: str, query: Mapping[str, object]) -> Iterator[httpx2.Response]:
+        """An answer whose body has not been read yet; a line that breaks meanwhile is a `CliError`."""
+        with self._in_words():
+            params = {name: value for name, value in query.items() if value is not None}
+            answer = self._retried(
+                lambda: self._http.send(self._http.build_request("GET", path, params=params), stream=True)
+            )
         try:
-            return self._retried(method, path, arguments)
+            yield answer
+        except httpx2.TransportError as error:
+            raise CliError(f"the answer of {self.url} broke off: {error}", ExitCode.UNAVAILABLE) from error
+        finally:
+            answer.close()
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
         except httpx2.HTTPStatusError as error:
             raise refusal(error.response) from error
         except httpx2.TransportError as error:
@@ -102,14 +128,24 @@ class Client:
         except (httpx2.InvalidURL, httpx2.HTTPError) as error:
             raise CliError(f"cannot call {self.url}: {error}") from error
 
-    def _retried(self, method: str, path: str, arguments: dict[str, Any]) -> httpx2.Response:
+    def _retried(self, send: Callable[[], httpx2.Response]) -> httpx2.Response:
         for attempt in stamina.retry_context(
             on=should_retry, attempts=None, timeout=self.patience_s, wait_initial=0.1, wait_max=2.0
         ):
             with attempt:
-                answer = self._http.request(method, path, **arguments)
+                answer = send()
+                if answer.is_error:
+                    answer.read()  # the reason stands in the body, also of a stream
                 answer.raise_for_status()
         return answer
+
+
+class Refusal(CliError):
+    """The server's no; ``problem`` is its document, empty where it sent none."""
+
+    def __init__(self, message: str, code: ExitCode, problem: dict[str, Any]) -> None:
+        super().__init__(message, code)
+        self.problem = problem
 
 
 def patiently(call: Callable[[], T], rest: Callable[[float], None]) -> T:
@@ -169,12 +205,14 @@ def _until(date: str) -> float:
         return 0.0
 
 
-def refusal(answer: httpx2.Response) -> CliError:
+def refusal(answer: httpx2.Response) -> Refusal:
     """A problem document in words: each wrong field on its own line."""
+    problem: dict[str, Any] = {}
     try:
-        problem = answer.json()
+        problem = dict(answer.json())
         messages = [item["message"] for item in problem.get("errors", [])] or [problem["detail"]]
     except (ValueError, KeyError, TypeError, AttributeError):
         messages = [f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}"]
     away = answer.status_code >= 500 or answer.status_code in PATIENT_STATUS
-    return CliError("\n".join(map(printable, messages)), ExitCode.UNAVAILABLE if away else ExitCode.USAGE)
+    code = ExitCode.UNAVAILABLE if away else ExitCode.USAGE
+    return Refusal("\n".join(map(printable, messages)), code, problem)
