@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import LoadFailed, PipelineError, Unsupported, WeightsMissing
 from pipeline.memory import catching_out_of_memory, is_out_of_memory
+from pipeline.offload import offload_components
 from policy.model_spec import ModelSpec
 from policy.resolve import Policy
 
@@ -178,12 +179,4 @@ def _place(pipe: Pipe, policy: Policy, device: torch.device) -> None:
     elif offload == "sequential":
         pipe.enable_sequential_cpu_offload(device=device)
     else:
-        _offload_components(pipe, policy["keep_resident"], device)
-
-
-def _offload_components(pipe: Pipe, resident: tuple[str, ...], device: torch.device) -> None:
-    """One component at a time on the device, but for those that stay: they leave the chain of hooks."""
-    order = (pipe.model_cpu_offload_seq or "").split("->")
-    pipe.model_cpu_offload_seq = "->".join(name for name in order if name not in resident)
-    pipe._exclude_from_cpu_offload = [*pipe._exclude_from_cpu_offload, *resident]  # noqa: SLF001 (no other way)
-    pipe.enable_model_cpu_offload(device=device)
+        offload_components(pipe, policy["keep_resident"], device)

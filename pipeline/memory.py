@@ -70,6 +70,11 @@ def device_is_sound() -> bool:
 def free_memory() -> None:
     """Gives back what nothing refers to any more, to the device as well."""
     gc.collect()
+    release_cached()
+
+
+def release_cached() -> None:
+    """Gives back to the device what the allocator holds for later."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     elif torch.backends.mps.is_available():

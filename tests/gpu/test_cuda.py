@@ -50,11 +50,11 @@ def prepare(miniature_folder: Callable[[str], Path]) -> Iterator[Prepare]:
 
 def devices(engine: Engine) -> set[str]:
     pipe: Any = engine._pipe
-    return {
-        parameter.device.type
-        for name in engine.spec.transformers
-        for parameter in getattr(pipe, name).parameters()
-    }
+    return set().union(*(devices_of(getattr(pipe, name)) for name in engine.spec.transformers))
+
+
+def devices_of(module: torch.nn.Module) -> set[str]:
+    return {parameter.device.type for parameter in module.parameters()}
 
 
 def values(rendering: Any) -> np.ndarray:
@@ -132,12 +132,49 @@ def test_a_failed_job_sends_offloaded_weights_back(prepare: Prepare) -> None:
     assert pixels(engine.render(planned(engine.spec))) == expected
 
 
-def test_components_kept_resident_stay_on_the_device(prepare: Prepare) -> None:
-    engine = prepare("tiny", offload="model", keep_resident="vae")
+@pytest.mark.parametrize(
+    "flags", [{}, {"compile": True, "compile_scope": "whole"}], ids=["eager", "compiled"]
+)
+@pytest.mark.parametrize(
+    ("model_id", "resident"),
+    [
+        ("tiny", ("vae",)),
+        ("tiny", ("text_encoder", "transformer")),
+        ("tiny", ("text_encoder", "text_encoder_2", "transformer", "vae")),
+        ("wan2.2-t2v-a14b", ("transformer_2", "vae")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "+".join(value),
+)
+def test_components_kept_resident_never_leave_the_device(
+    prepare: Prepare,
+    monkeypatch: pytest.MonkeyPatch,
+    model_id: str,
+    resident: tuple[str, ...],
+    flags: dict[str, Any],
+) -> None:
+    steps = {} if model_id == "tiny" else {"num_inference_steps": 12}
+    engine = prepare(model_id, offload="model", keep_resident=",".join(resident), **flags)
     pipe: Any = engine._pipe
-    engine.render(planned(engine.spec))
-    assert {parameter.device.type for parameter in pipe.vae.parameters()} == {"cuda"}
-    assert devices(engine) == {"cpu"}
+    parts = {name: part for name, part in pipe.components.items() if isinstance(part, torch.nn.Module)}
+    names = {id(part): name for name, part in parts.items()}
+    left: set[str] = set()
+    to = torch.nn.Module.to
+
+    def noted(module: torch.nn.Module, *where: Any, **more: Any) -> torch.nn.Module:
+        moved = to(module, *where, **more)
+        if id(module) in names and devices_of(module) != {"cuda"}:
+            left.add(names[id(module)])
+        return moved
+
+    monkeypatch.setattr(torch.nn.Module, "to", noted)
+    drawn = [engine.render(planned(engine.spec, **steps)) for _ in range(2)]
+    assert left == set(parts) - set(resident)
+    for name, part in parts.items():
+        assert devices_of(part) == ({"cuda"} if name in resident else {"cpu"}), name
+    assert pixels(drawn[0]) == pixels(drawn[1])
+    assert [one.acceleration["compiles"] for one in drawn] == [0, 0]
+    assert [one.acceleration["compiled"] for one in drawn] == [bool(flags)] * 2
+    assert drawn[0].acceleration["cached_steps"] == drawn[1].acceleration["cached_steps"] > 0
 
 
 def test_running_out_of_memory_is_one_clean_failure(prepare: Prepare) -> None:
