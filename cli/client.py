@@ -100,7 +100,7 @@ class Client:
             return self._retried(lambda: self._http.request(method, path, **arguments))
 
     @contextmanager
-    def stream(self, path: str, query: Mapping[str, object]) -> Iterator[httpx2.Response]:
+    def stream(self, path: str, query: Mapping[str, Any]) -> Iterator[httpx2.Response]:
         """An answer whose body has not been read yet; a line that breaks meanwhile is a `CliError`."""
         with self._in_words():
             params = {name: value for name, value in query.items() if value is not None}

@@ -72,6 +72,7 @@ def list_jobs(
         str | None, typer.Option(help="queued, in_progress, completed, failed, canceled, expired.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Only jobs of this model.")] = None,
+    batch: Annotated[str | None, typer.Option(help="Only jobs of this batch.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="At most this many.")] = 20,
     after: Annotated[str | None, typer.Option(help="Id of the last job of the page before.")] = None,
     as_json: AsJson = False,
@@ -80,7 +81,7 @@ def list_jobs(
     from cli.client import connect
     from cli.progress import describe
 
-    page = connect().list_jobs(status=status, model=model, limit=limit, after=after)
+    page = connect().list_jobs(status=status, model=model, batch=batch, limit=limit, after=after)
     if as_json:
         print_json(page)
         return

@@ -10,7 +10,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import bench, demo, doctor, explain, jobs, models, processes, provenance, submit, up, workers
+from cli import (
+    batch,
+    bench,
+    demo,
+    doctor,
+    explain,
+    jobs,
+    models,
+    processes,
+    provenance,
+    schedule,
+    submit,
+    up,
+    workers,
+)
 from cli.errors import describe_unexpected, translate
 from cli.exits import MEANINGS, CliError, ExitCode
 from cli.flags import ACCEPT_UNKNOWN
@@ -86,11 +100,14 @@ app.command("list", rich_help_panel=CLIENT)(jobs.list_jobs)
 app.command(rich_help_panel=CLIENT)(jobs.cancel)
 app.command("models", rich_help_panel=CLIENT)(models.models)
 app.command("workers", rich_help_panel=CLIENT)(workers.workers)
+app.add_typer(batch.app, name="batch", rich_help_panel=CLIENT)
+app.add_typer(schedule.app, name="schedule", rich_help_panel=CLIENT)
 
 app.command(rich_help_panel=SERVERS)(processes.api)
 app.command(cls=PolicyCommand, rich_help_panel=SERVERS, context_settings=ACCEPT_UNKNOWN)(processes.worker)
 app.command(rich_help_panel=SERVERS)(processes.upkeep)
 app.add_typer(processes.database, name="db", rich_help_panel=SERVERS)
+app.add_typer(health.app, name="health", rich_help_panel=SERVERS)
 
 app.add_typer(explain.app, name="policy", rich_help_panel=TOOLS)
 app.add_typer(bench.app, name="bench", rich_help_panel=TOOLS)

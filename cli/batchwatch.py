@@ -1,0 +1,210 @@
+"""Shows how a batch goes until it ends: a live table on a terminal, plain lines elsewhere."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from cli.batchwords import describe_batch, describe_eta, describe_window, ended, in_order, is_stopping
+from cli.exits import CliError, ExitCode
+from cli.terminal import err, print_json, printable, say
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cli.bulkcalls import Batch, Batches
+
+RATE_OVER_S = 60.0
+"""The shown rate is that of the last minute."""
+LINE_EVERY_S = 30.0
+"""Without a terminal a large batch says a line for each tenth of it, and at least this often."""
+FAILURES_SHOWN = 5
+OUTCOMES = {"completed": ExitCode.OK, "failed": ExitCode.FAILED, "canceled": ExitCode.NOT_RENDERED}
+STYLES = {"completed": "green", "failed": "red", "canceled": "red", "paused": "yellow"}
+
+Failures = list[dict[str, Any]]
+
+
+@dataclass
+class Pace:
+    """Jobs that end in a minute, from looks at the number of those that have."""
+
+    clock: Callable[[], float] = time.monotonic
+    looks: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def note(self, count: int) -> float | None:
+        """Remember a count and return jobs a minute; None before two looks differ in time."""
+        now = self.clock()
+        self.looks.append((now, count))
+        while len(self.looks) > 2 and self.looks[1][0] < now - RATE_OVER_S:
+            self.looks.popleft()
+        since, first = self.looks[0]
+        return 60 * max(count - first, 0) / (now - since) if now > since else None
+
+
+@dataclass
+class LatestFailures:
+    """The failures to show, read again only when their number has changed."""
+
+    batches: "Batches"
+    known: int = 0
+    jobs: Failures = field(default_factory=list)
+
+    def of(self, batch: "Batch") -> Failures:
+        count = (batch.get("counts") or {}).get("failed", 0)
+        if count != self.known:
+            self.jobs = self.batches.failures(batch["id"], FAILURES_SHOWN) if count else []
+            self.known = count
+        return self.jobs
+
+
+def conclude(batches: "Batches", batch: "Batch", *, as_json: bool) -> None:
+    """Watch a batch to its end, show it, and end the command with its exit code."""
+    from cli.client import PATIENCE_S
+
+    batches.client.patience_s = PATIENCE_S
+    try:
+        batch = watch(batches, batch, quiet=as_json)
+    except KeyboardInterrupt:
+        shown = printable(batch["id"])
+        say(
+            f"\nbatch {shown} goes on: `renderq batch watch {shown}` shows it again, "
+            f"`renderq batch pause {shown}` holds it, `renderq batch cancel {shown}` stops it"
+        )
+        raise
+    if as_json:
+        print_json(batch)
+    end_with(batch)
+    if not as_json:
+        say(f"`renderq batch download {printable(batch['id'])}` saves the pictures")
+
+
+def watch(batches: "Batches", batch: "Batch", *, quiet: bool) -> "Batch":
+    """Consume the states of a batch and return the last."""
+    states = batches.follow(batch["id"])
+    if quiet:
+        for state in states:
+            batch = state
+        return batch
+    failures = LatestFailures(batches)
+    return _live(states, failures) if err().is_terminal else _lines(states, failures)
+
+
+def end_with(batch: "Batch") -> None:
+    """End the command with the code of a batch that has ended; return when it went well."""
+    code = OUTCOMES.get(batch["status"], ExitCode.FAILED)
+    if code == ExitCode.OK:
+        return
+    shown = printable(batch["id"])
+    again = f". `renderq batch retry {shown}` orders the failed ones again" if code == ExitCode.FAILED else ""
+    raise CliError(f"batch {shown} {describe_batch(batch)}{again}", code)
+
+
+def _lines(states: Iterable["Batch"], failures: LatestFailures) -> "Batch":
+    batch: Batch = {}
+    lines = Lines()
+    for state in states:
+        batch = state
+        for line in lines.of(state, failures.of(state)):
+            say(line)
+    return batch
+
+
+@dataclass
+class Lines:
+    """Chooses what to say where nobody sees a table: each change of state, each tenth, each shown failure."""
+
+    clock: Callable[[], float] = time.monotonic
+    said: str = ""
+    mark: tuple[object, ...] = ()
+    at: float = 0.0
+    told: set[str] = field(default_factory=set)
+
+    def of(self, batch: "Batch", failures: Failures) -> list[str]:
+        new = [job for job in reversed(failures) if job["id"] not in self.told]
+        self.told |= {job["id"] for job in new}
+        lines = [f"{_row_of(job)}: {_reason(job)}" for job in new]
+        words = describe_batch(batch)
+        mark = (batch["status"], is_stopping(batch), 10 * ended(batch) // max(batch["total"], 1))
+        late = self.clock() - self.at >= LINE_EVERY_S
+        if words != self.said and (mark != self.mark or late):
+            lines.append(words)
+            self.said, self.mark, self.at = words, mark, self.clock()
+        return lines
+
+
+def _live(states: Iterable["Batch"], failures: LatestFailures) -> "Batch":
+    from rich.live import Live
+
+    batch: Batch = {}
+    pace = Pace()
+    with Live(console=err(), auto_refresh=False, vertical_overflow="crop") as live:
+        for state in states:
+            batch = state
+            live.update(picture_of(state, pace.note(ended(state)), failures.of(state)), refresh=True)
+    return batch
+
+
+def picture_of(
+    batch: "Batch", per_minute: float | None, failures: Failures, now: datetime | None = None
+) -> "RenderableType":
+    """What a terminal shows: name and state, a bar, counts, rate, expected end and the latest failures."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    head = Text(f"{printable(batch.get('name') or 'batch')}  {printable(batch['id'])}", style="bold")
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(batch, per_minute, now or datetime.now(UTC)):
+        facts.add_row(name, Text(value, style=STYLES.get(batch["status"], "") if name == "state" else ""))
+    bar = ProgressBar(total=max(batch["total"], 1), completed=ended(batch), width=40)
+    parts: list[RenderableType] = [head, bar, facts]
+    if failures:
+        parts.append(_failure_table(failures))
+    return Group(*parts)
+
+
+def _facts(batch: "Batch", per_minute: float | None, now: datetime) -> list[tuple[str, str]]:
+    counts = "  ".join(
+        f"{printable(state)} {printable(number)}" for state, number in in_order(batch.get("counts") or {})
+    )
+    rate = "-" if per_minute is None else f"{per_minute:.1f} jobs a minute"
+    facts = [
+        ("state", printable(batch["status"]) + (", stopping" if is_stopping(batch) else "")),
+        ("ended", f"{ended(batch)} of {printable(batch['total'])}"),
+        ("jobs", counts or "-"),
+        ("rate", rate),
+        ("expected end", describe_eta(batch.get("eta"), now) or "-"),
+        ("window", printable(describe_window(batch.get("window")) or "-")),
+    ]
+    return [*facts, *(("note", printable(warning)) for warning in batch.get("warnings") or [])]
+
+
+def _failure_table(failures: Failures) -> "RenderableType":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        *("row", "job", "why"), title="latest failures", title_justify="left", box=None, pad_edge=False
+    )
+    for job in failures:
+        table.add_row(*(Text(text) for text in (_row_number(job), printable(job["id"]), _reason(job))))
+    return table
+
+
+def _row_of(job: dict[str, Any]) -> str:
+    number = _row_number(job)
+    return f"job {printable(job['id'])} failed" if number == "-" else f"row {number} failed"
+
+
+def _row_number(job: dict[str, Any]) -> str:
+    row = job.get("batch_row")
+    return "-" if row is None else printable(row)
+
+
+def _reason(job: dict[str, Any]) -> str:
+    error = job.get("error") or {}
+    return printable(error.get("message") or error.get("code") or "no reason given")
