@@ -46,6 +46,44 @@ ENDED_WORKER: Final = frozenset({WorkerState.FAILED, WorkerState.GONE})
 """States of a worker that takes no job any more."""
 
 
+class BatchState(StrEnum):
+    """Where a batch stands. An ended one runs again when its failed rows are ordered again."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """Every job has ended, at least one of them failed or expired."""
+    CANCELED = "canceled"
+
+
+ENDED_BATCH: Final = frozenset({BatchState.COMPLETED, BatchState.FAILED, BatchState.CANCELED})
+
+
+class Misfire(StrEnum):
+    """What becomes of slots of a schedule that were missed while nothing could fire them."""
+
+    SKIP = "skip"
+    ONCE = "once"
+    """The latest is fired, for all of them."""
+
+
+class FiringKind(StrEnum):
+    """Why a schedule fired."""
+
+    DUE = "due"
+    MANUAL = "manual"
+
+
+class FiringOutcome(StrEnum):
+    """What came of a firing."""
+
+    FIRED = "fired"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    """Its order is not valid any more, as when its model has left the catalogue."""
+
+
 class Outcome(StrEnum):
     """How an attempt ended."""
 

@@ -60,6 +60,7 @@ def list_jobs(
     caller: str | None = None,
     status: JobState | None = None,
     model: str | None = None,
+    batch: str | None = None,
     limit: int = 20,
     after: str | None = None,
 ) -> Page:
@@ -77,6 +78,8 @@ def list_jobs(
         statement = statement.where(Job.state == status)
     if model is not None:
         statement = statement.where(Job.model == model)
+    if batch is not None:
+        statement = statement.where(Job.batch_id == batch)
     if after is not None:
         statement = _older_than(session, statement, after, caller)
     newest_first = statement.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
@@ -105,8 +108,8 @@ def count_by_state(
 
 
 def queue_position(session: Session, job: Job) -> int | None:
-    """Return the place of a queued job among those of its model, 1 being the next; None when not queued."""
-    if job.state != JobState.QUEUED:
+    """Return the place of a queued job among those of its model, 1 being the next; None when not in it."""
+    if job.state != JobState.QUEUED or job.held:
         return None
     rank = case((Job.attempt > 0, NEXT), else_=Job.priority)
     own_rank = NEXT if job.attempt else job.priority
@@ -117,7 +120,9 @@ def queue_position(session: Session, job: Job) -> int | None:
             tuple_(Job.created_at, Job.id) < tuple_(job.created_at, job.id),
         ),
     )
-    statement = select(func.count()).where(Job.state == JobState.QUEUED, Job.model == job.model, goes_before)
+    statement = select(func.count()).where(
+        Job.state == JobState.QUEUED, Job.model == job.model, ~Job.held, goes_before
+    )
     return 1 + session.scalars(statement).one()
 
 
@@ -141,6 +146,7 @@ def _takeable(model: str) -> tuple[ColumnElement[bool], ...]:
     return (
         Job.state == JobState.QUEUED,
         Job.model == model,
+        ~Job.held,
         or_(Job.run_after.is_(None), Job.run_after <= now()),
     )
 
@@ -153,6 +159,7 @@ def unpublished(session: Session, older_than_s: float, limit: int = 100) -> Sequ
     statement = select(Job).where(
         Job.state == JobState.QUEUED,
         Job.published_at.is_(None),
+        ~Job.held,
         Job.queued_at <= now(-older_than_s),
         or_(Job.run_after.is_(None), Job.run_after <= now()),
     )

@@ -3,68 +3,43 @@
 A change here needs a migration in ``migrations/versions``; a test compares the two.
 """
 
-from collections.abc import Iterable
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, ClassVar
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     CheckConstraint,
-    Enum,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
     Integer,
-    MetaData,
     String,
     Text,
+    false,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from core.clock import Timestamp, now
+from core.bulk_tables import Batch, Firing, Schedule
+from core.clock import now
 from core.lifecycle import TERMINAL, JobState, Outcome, WorkerState
+from core.orm import ID, Base, Json, words
 
-Json = dict[str, Any]
-
-_NAMES = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-    "pk": "pk_%(table_name)s",
-}
-
-
-def _words(words: Iterable[str]) -> str:
-    return ", ".join(f"'{word}'" for word in sorted(words))
-
-
-def _spelled(kind: type[StrEnum]) -> Enum:
-    """Keep the word, not a type of the database that every new word would have to alter."""
-    return Enum(kind, native_enum=False, create_constraint=False, length=20, values_callable=list)
+__all__ = [
+    "Artifact",
+    "Attempt",
+    "Base",
+    "Batch",
+    "Event",
+    "Firing",
+    "IdempotencyKey",
+    "Job",
+    "Json",
+    "Schedule",
+    "Worker",
+]
 
 
-_ID = String(36)
-_TERMINAL = f"state IN ({_words(TERMINAL)})"
-
-
-class Base(DeclarativeBase):
-    """What all tables share."""
-
-    metadata = MetaData(naming_convention=_NAMES)
-    type_annotation_map: ClassVar[dict[Any, Any]] = {
-        datetime: Timestamp(),
-        Json: JSON(none_as_null=True),
-        list[Json]: JSON(none_as_null=True),
-        dict[str, float]: JSON(none_as_null=True),
-        dict[str, str]: JSON(none_as_null=True),
-        JobState: _spelled(JobState),
-        Outcome: _spelled(Outcome),
-        WorkerState: _spelled(WorkerState),
-    }
+_TERMINAL = f"state IN ({words(TERMINAL)})"
 
 
 class Job(Base):
@@ -72,7 +47,7 @@ class Job(Base):
 
     __tablename__ = "jobs"
 
-    id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
     caller: Mapped[str] = mapped_column(String(100))
     model: Mapped[str] = mapped_column(String(200))
     state: Mapped[JobState]
@@ -86,10 +61,10 @@ class Job(Base):
     hand_backs: Mapped[int] = mapped_column(default=0)
     """Attempts that ended by a worker's shutdown and do not count."""
     max_attempts: Mapped[int]
-    owner: Mapped[str | None] = mapped_column(_ID)
+    owner: Mapped[str | None] = mapped_column(ID)
     """Worker that holds the job now."""
     lease_until: Mapped[datetime | None]
-    worker_id: Mapped[str | None] = mapped_column(_ID)
+    worker_id: Mapped[str | None] = mapped_column(ID)
     """Worker of the latest attempt, kept when the job is no longer held."""
     run_after: Mapped[datetime | None]
     """No attempt before this time."""
@@ -114,13 +89,22 @@ class Job(Base):
     started_at: Mapped[datetime | None]
     """When its first attempt began."""
     finished_at: Mapped[datetime | None]
+    batch_id: Mapped[str | None] = mapped_column(ID, ForeignKey("batches.id"))
+    batch_row: Mapped[int | None]
+    """Number of its row in the batch, from 1."""
+    batch_fields: Mapped[Json | None]
+    """What its row said, for names of files and the table of results."""
+    held: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Queued but not released by its batch yet: neither sent nor claimed."""
+    superseded: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Its row was ordered again after it failed; counts of the batch leave it out."""
 
     artifacts: Mapped[list["Artifact"]] = relationship(
         lazy="raise", order_by="Artifact.index", passive_deletes=True
     )
 
     __table_args__ = (
-        CheckConstraint(f"state IN ({_words(JobState)})", name="state_known"),
+        CheckConstraint(f"state IN ({words(JobState)})", name="state_known"),
         CheckConstraint(f"({_TERMINAL}) = (finished_at IS NOT NULL)", name="terminal_is_finished"),
         CheckConstraint("(state = 'in_progress') = (owner IS NOT NULL)", name="in_progress_is_owned"),
         CheckConstraint("(state = 'in_progress') = (lease_until IS NOT NULL)", name="in_progress_is_leased"),
@@ -132,9 +116,12 @@ class Job(Base):
         CheckConstraint("attempt >= 0 AND hand_backs BETWEEN 0 AND attempt", name="attempts_counted"),
         CheckConstraint("max_attempts >= 1", name="max_attempts_positive"),
         CheckConstraint("priority BETWEEN 0 AND 9", name="priority_known"),
+        CheckConstraint("NOT held OR (state = 'queued' AND batch_id IS NOT NULL)", name="held_is_queued"),
         Index("ix_jobs_list", "caller", "created_at", "id"),
         Index("ix_jobs_list_state", "caller", "state", "created_at", "id"),
         Index("ix_jobs_list_model", "caller", "model", "created_at", "id"),
+        Index("ix_jobs_batch", "batch_id", "batch_row", "id"),
+        Index("ix_jobs_batch_state", "batch_id", "superseded", "state"),
         Index(
             "ix_jobs_queue",
             *("model", "priority", "created_at", "id"),
@@ -144,8 +131,8 @@ class Job(Base):
         Index(
             "ix_jobs_unpublished",
             "queued_at",
-            sqlite_where=text("state = 'queued' AND published_at IS NULL"),
-            postgresql_where=text("state = 'queued' AND published_at IS NULL"),
+            sqlite_where=text("state = 'queued' AND published_at IS NULL AND held = 0"),
+            postgresql_where=text("state = 'queued' AND published_at IS NULL AND NOT held"),
         ),
         Index(
             "ix_jobs_deadline",
@@ -172,9 +159,9 @@ class Attempt(Base):
 
     __tablename__ = "attempts"
 
-    job_id: Mapped[str] = mapped_column(_ID, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ID, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    worker_id: Mapped[str] = mapped_column(_ID)
+    worker_id: Mapped[str] = mapped_column(ID)
     outcome: Mapped[Outcome | None]
     """None while it runs."""
     error_code: Mapped[str | None] = mapped_column(String(100))
@@ -185,7 +172,7 @@ class Attempt(Base):
     finished_at: Mapped[datetime | None]
 
     __table_args__ = (
-        CheckConstraint(f"outcome IN ({_words(Outcome)})", name="outcome_known"),
+        CheckConstraint(f"outcome IN ({words(Outcome)})", name="outcome_known"),
         CheckConstraint("(outcome IS NULL) = (finished_at IS NULL)", name="outcome_is_final"),
         Index(
             "uq_attempts_one_completed",
@@ -209,7 +196,7 @@ class Artifact(Base):
 
     __tablename__ = "artifacts"
 
-    job_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ID, primary_key=True)
     index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     attempt: Mapped[int]
     key: Mapped[str] = mapped_column(String(300), unique=True)
@@ -239,7 +226,7 @@ class Event(Base):
     __tablename__ = "events"
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
-    job_id: Mapped[str] = mapped_column(_ID, ForeignKey("jobs.id", ondelete="CASCADE"))
+    job_id: Mapped[str] = mapped_column(ID, ForeignKey("jobs.id", ondelete="CASCADE"))
     type: Mapped[str] = mapped_column(String(50))
     payload: Mapped[Json]
     created_at: Mapped[datetime] = mapped_column(default=now())
@@ -252,7 +239,7 @@ class Worker(Base):
 
     __tablename__ = "workers"
 
-    id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
     name: Mapped[str] = mapped_column(String(200))
     host: Mapped[str] = mapped_column(String(255))
     pid: Mapped[int]
@@ -265,7 +252,7 @@ class Worker(Base):
     """Steps of the start, in order, each ``{name, state, seconds, detail}``."""
     device: Mapped[Json]
     error: Mapped[str | None] = mapped_column(Text)
-    current_job_id: Mapped[str | None] = mapped_column(_ID)
+    current_job_id: Mapped[str | None] = mapped_column(ID)
     jobs_done: Mapped[int] = mapped_column(default=0)
     started_at: Mapped[datetime] = mapped_column(default=now())
     ready_at: Mapped[datetime | None]
@@ -273,20 +260,24 @@ class Worker(Base):
     heartbeat_at: Mapped[datetime] = mapped_column(default=now())
 
     __table_args__ = (
-        CheckConstraint(f"state IN ({_words(WorkerState)})", name="state_known"),
+        CheckConstraint(f"state IN ({words(WorkerState)})", name="state_known"),
         Index("ix_workers_alive", "state", "heartbeat_at"),
     )
 
 
 class IdempotencyKey(Base):
-    """A key under which a caller submitted a job, and what the request was."""
+    """A key under which a caller submitted a job or a batch, and what the request was."""
 
     __tablename__ = "idempotency_keys"
 
     caller: Mapped[str] = mapped_column(String(100), primary_key=True)
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     fingerprint: Mapped[str] = mapped_column(String(128))
-    job_id: Mapped[str] = mapped_column(_ID, ForeignKey("jobs.id", ondelete="CASCADE"))
+    job_id: Mapped[str | None] = mapped_column(ID, ForeignKey("jobs.id", ondelete="CASCADE"))
+    batch_id: Mapped[str | None] = mapped_column(ID, ForeignKey("batches.id", ondelete="CASCADE"))
     created_at: Mapped[datetime] = mapped_column(default=now())
 
-    __table_args__ = (Index(None, "created_at"),)
+    __table_args__ = (
+        CheckConstraint("(job_id IS NULL) <> (batch_id IS NULL)", name="of_one_order"),
+        Index(None, "created_at"),
+    )

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from core import store
+from core import moves, store
 from core.db import Database
 from core.lifecycle import TERMINAL, JobState, Outcome
 from core.tables import Job
@@ -186,7 +186,7 @@ def test_an_error_text_that_a_database_cannot_hold_still_ends_the_job(session: S
     kept = store.get_job(session, job.id).error_message
     assert kept is not None
     assert kept.startswith("ab ? xxx")
-    assert len(kept) == store.MAX_MESSAGE
+    assert len(kept) == moves.MAX_MESSAGE
 
 
 def test_a_retried_job_is_queued_again_unsent_and_without_progress(session: Session) -> None:

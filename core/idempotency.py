@@ -1,0 +1,45 @@
+"""The keys under which callers send an order, so that the same call again is the same order."""
+
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from core.clock import now
+from core.errors import IdempotencyMismatch
+from core.tables import IdempotencyKey
+
+
+def find_key(session: Session, caller: str, key: str, fingerprint: str) -> IdempotencyKey | None:
+    """Return the record of an earlier call with this key; None when there was none.
+
+    Raises:
+        IdempotencyMismatch: The key was used with another fingerprint.
+    """
+    record = session.get(IdempotencyKey, (caller, key), populate_existing=True)
+    if record is not None and record.fingerprint != fingerprint:
+        raise IdempotencyMismatch(f"The idempotency key {key!r} was used before with another request.")
+    return record
+
+
+def keep_key(
+    session: Session,
+    caller: str,
+    idempotency: tuple[str, str] | None,
+    *,
+    job_id: str | None = None,
+    batch_id: str | None = None,
+) -> None:
+    """Record key and fingerprint of the order that this transaction makes; nothing when it names no key."""
+    if idempotency is not None:
+        key, fingerprint = idempotency
+        record = IdempotencyKey(
+            caller=caller, key=key, fingerprint=fingerprint, job_id=job_id, batch_id=batch_id
+        )
+        session.add(record)
+        session.flush()
+
+
+def forget_idempotency_keys(session: Session, older_than_s: float) -> int:
+    """Remove the keys of submissions that long ago; returns how many. Their jobs stay."""
+    old = IdempotencyKey.created_at <= now(-older_than_s)
+    removed = session.scalars(delete(IdempotencyKey).where(old).returning(IdempotencyKey.key))
+    return len(removed.all())

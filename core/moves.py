@@ -1,0 +1,203 @@
+"""What every move of a job is made of: one guarded UPDATE, the end of its attempt, and the event of it.
+
+The only module that writes rows of ``jobs``; ``core.store`` and ``core.batches`` say which move, here it is
+carried out. No row back from the UPDATE means that somebody else moved the job first.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, insert, select, update
+from sqlalchemy.orm import Session
+
+from core import events
+from core.clock import now
+from core.errors import NotFound
+from core.ids import new_id
+from core.lifecycle import CANCEL_REQUESTED, MOVES, TERMINAL, JobState, Outcome
+from core.tables import Attempt, Event, Job
+
+MAX_MESSAGE = 2000
+"""Longest error text that is kept, in characters."""
+CHUNK = 500
+"""Rows of one statement that inserts many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ends."""
+
+    outcome: Outcome
+    code: str | None = None
+    message: str | None = None
+
+
+def again(session: Session, name: str, held: Job, ending: Ending, delay_s: float = 0.0) -> bool:
+    """Queue a running job for one more attempt, unless it was to be cancelled or none is left."""
+    if held.cancel_requested_at is not None:
+        return stop(session, held, ending, held.progress_step)
+    if held.counted_attempts >= held.max_attempts:
+        return fail(session, "park", held, ending, retryable=True)
+    return requeue(session, name, held, ending, delay_s)
+
+
+def requeue(
+    session: Session, name: str, held: Job, ending: Ending, delay_s: float = 0.0, **values: object
+) -> bool:
+    run_after = now(delay_s) if delay_s > 0 else None
+    told = {"reason": ending.outcome, "code": ending.code, "delay_s": delay_s}
+    return leave(session, name, held, ending, told, run_after=run_after, **values)
+
+
+def stop(session: Session, held: Job, ending: Ending, step: int | None) -> bool:
+    return leave(session, "stop", held, ending, {"step": step}, stopped_at_step=step)
+
+
+def fail(session: Session, name: str, held: Job, ending: Ending, *, retryable: bool) -> bool:
+    error = {"error_code": ending.code, "error_message": ending.message, "error_retryable": retryable}
+    return leave(session, name, held, ending, {"code": ending.code}, **error)
+
+
+def leave(
+    session: Session, name: str, held: Job, ending: Ending, told: Mapping[str, object], **values: object
+) -> bool:
+    """Carry out a move that ends the running attempt: the job, the attempt and the event."""
+    attempt, step = held.attempt, held.progress_step
+    if move(session, name, held.id, *held_by(attempt, held.owner), **values) is None:
+        return False
+    session.execute(
+        update(Attempt)
+        .where(Attempt.job_id == held.id, Attempt.number == attempt)
+        .values(
+            outcome=ending.outcome,
+            error_code=ending.code,
+            error_message=ending.message,
+            step=step,
+            finished_at=now(),
+        ),
+        execution_options={"synchronize_session": False},
+    )
+    events.append(session, held.id, MOVES[name].event, {"attempt": attempt, **told})
+    return True
+
+
+def move(
+    session: Session, name: str, job_id: str, *guards: ColumnElement[bool], **values: object
+) -> Job | None:
+    """Carry out one arrow of the picture, if the job still stands at its tail and every guard holds."""
+    arrow = MOVES[name]
+    stands = [Job.id == job_id, Job.state == arrow.source, *guards]
+    return update_job(session, stands, state=arrow.target, **(_fields_of(arrow.target) | values))
+
+
+def make_job(session: Session, **columns: Any) -> Job:  # noqa: ANN401 - the columns of a row
+    """Insert one queued job with its event."""
+    job = Job(id=new_id(), state=JobState.QUEUED, artifacts=[], **columns)
+    session.add(job)
+    session.flush()
+    session.refresh(job, ["queue_deadline_at"])  # the database computed it
+    events.append(session, job.id, MOVES["submit"].event, {"model": job.model, "priority": job.priority})
+    return job
+
+
+def make_held_jobs(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert many queued jobs of a batch, held until the batch releases them; ids rise with the rows."""
+    ids = sorted(new_id() for _ in rows)
+    made = [
+        {"id": job_id, "state": JobState.QUEUED, "held": True, "attempt": 0, "hand_backs": 0, **row}
+        for job_id, row in zip(ids, rows, strict=True)
+    ]
+    told = [
+        {
+            "job_id": job["id"],
+            "type": MOVES["submit"].event,
+            "payload": {"model": job["model"], "priority": job["priority"], "batch": job["batch_id"]},
+        }
+        for job in made
+    ]
+    for start in range(0, len(made), CHUNK):
+        session.execute(insert(Job), made[start : start + CHUNK])
+        session.execute(insert(Event), told[start : start + CHUNK])
+
+
+def release(session: Session, ids: Sequence[str]) -> Sequence[Job]:
+    """Let the held jobs be sent and claimed; returns those that were held."""
+    held = [Job.id.in_(ids), Job.state == JobState.QUEUED, Job.held.is_(True)]
+    return _update_jobs(session, held, held=False, queued_at=now(), published_at=None)
+
+
+def hold(session: Session, batch_id: str) -> Sequence[Job]:
+    """Keep the queued jobs of a batch from being claimed, also those whose id was sent already."""
+    queued = [Job.batch_id == batch_id, Job.state == JobState.QUEUED, ~Job.held]
+    return _update_jobs(session, queued, held=True, published_at=None)
+
+
+def supersede(session: Session, batch_id: str, states: Sequence[JobState]) -> Sequence[Job]:
+    """Mark the current jobs of a batch in these terminal states as ordered again; returns them."""
+    ended = [Job.batch_id == batch_id, Job.state.in_(states), ~Job.superseded]
+    return _update_jobs(session, ended, superseded=True)
+
+
+def cancel_batch_jobs(session: Session, batch_id: str) -> None:
+    """Cancel the queued jobs of a batch, and note the wish for those that run."""
+    of_batch = Job.batch_id == batch_id
+    fields = _fields_of(JobState.CANCELED) | {"held": False, "cancel_requested_at": now()}
+    queued = [of_batch, Job.state == MOVES["cancel"].source]
+    canceled = _update_jobs(session, queued, state=JobState.CANCELED, **fields)
+    running = [of_batch, Job.state == JobState.IN_PROGRESS, Job.cancel_requested_at.is_(None)]
+    wished = _update_jobs(session, running, cancel_requested_at=now())
+    told = [(job, MOVES["cancel"].event) for job in canceled] + [(job, CANCEL_REQUESTED) for job in wished]
+    rows = [{"job_id": job.id, "type": type_, "payload": {"attempt": job.attempt}} for job, type_ in told]
+    for start in range(0, len(rows), CHUNK):
+        session.execute(insert(Event), rows[start : start + CHUNK])
+
+
+def _fields_of(state: JobState) -> dict[str, object]:
+    """Return the columns that follow from the state alone."""
+    fresh: dict[str, object] = {"progress_step": None, "progress_steps": None}
+    if state is JobState.IN_PROGRESS:
+        return fresh
+    released: dict[str, object] = {"owner": None, "lease_until": None}
+    if state in TERMINAL:
+        return released | {"finished_at": now(), "held": False}
+    return released | fresh | {"queued_at": now(), "published_at": None}
+
+
+def update_job(session: Session, guards: Sequence[ColumnElement[bool]], **values: object) -> Job | None:
+    statement = update(Job).where(*guards).values(**values).returning(Job)
+    options = {"synchronize_session": False, "populate_existing": True}
+    return session.scalars(statement, execution_options=options).one_or_none()
+
+
+def _update_jobs(session: Session, guards: Sequence[ColumnElement[bool]], **values: object) -> Sequence[Job]:
+    statement = update(Job).where(*guards).values(**values).returning(Job)
+    options = {"synchronize_session": False, "populate_existing": True}
+    return session.scalars(statement, execution_options=options).all()
+
+
+def held_by(attempt: int, worker_id: str | None) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return Job.attempt == attempt, Job.owner == worker_id
+
+
+def lock(session: Session, job_id: str, attempt: int, worker_id: str) -> Job | None:
+    """Hold the row, so that the decision taken from it is still true when the move is made."""
+    held = [Job.id == job_id, Job.state == JobState.IN_PROGRESS, *held_by(attempt, worker_id)]
+    locked = select(Job).where(*held).with_for_update()
+    return session.scalars(locked.execution_options(populate_existing=True)).one_or_none()
+
+
+def lock_any(session: Session, job_id: str, caller: str | None) -> Job:
+    statement = select(Job).where(Job.id == job_id)
+    if caller is not None:
+        statement = statement.where(Job.caller == caller)
+    locked = statement.with_for_update().execution_options(populate_existing=True)
+    job = session.scalars(locked).one_or_none()
+    if job is None:
+        raise NotFound(f"There is no job {job_id}.")
+    return job
+
+
+def clean(message: str) -> str:
+    """Return a text that both databases can keep: no NUL, no lone surrogate, not endless."""
+    return message.replace("\0", "").encode("utf-8", "replace").decode()[:MAX_MESSAGE]
