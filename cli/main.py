@@ -16,6 +16,7 @@ from cli import (
     demo,
     doctor,
     explain,
+    health,
     jobs,
     models,
     processes,

@@ -1,0 +1,140 @@
+"""`renderq health`: whether a process of this machine can do its work now, for health checks of containers.
+
+A process that exists proves little: a worker loads for minutes before it takes a job, and an API without its
+database takes none. Each command ends with 0 and one line when the work can be done, else with 1 and why.
+"""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.exits import CliError, ExitCode
+from cli.terminal import print_line
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from core.settings import Settings
+
+TIMEOUT_S = 5.0
+FLOWER_URL = "http://127.0.0.1:5555"
+
+app = typer.Typer(help="Whether a process here can do its work now, for health checks.", no_args_is_help=True)
+
+
+class Unhealthy(CliError):
+    """The process cannot do its work now; the message says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ExitCode.FAILED)
+
+
+@app.command()
+def api() -> None:
+    """Healthy when the API at RENDERQ_URL can keep a job: it answers and so does its database.
+
+    Redis or a ready worker may be missing: jobs are accepted all the same and wait.
+    """
+    import os
+
+    from cli.client import DEFAULT_URL
+
+    url = os.environ.get("RENDERQ_URL") or DEFAULT_URL
+    checks = {check["name"]: check for check in _readiness(url)}
+    if not checks["database"]["ok"]:
+        raise Unhealthy(f"the database of the API at {url}: {checks['database']['reason']}")
+    missing = [f"{name}: {check['reason']}" for name, check in checks.items() if not check["ok"]]
+    print_line("; ".join(["takes jobs", *missing]))
+
+
+@app.command()
+def worker() -> None:
+    """Healthy when a worker of this host is warm, was heard of within its last beats, and Redis answers."""
+    here = socket.gethostname()
+    with _words():
+        settings = _settings()
+        states = _states(settings, here)
+    ready = [name for name, state in states.items() if state == "ready"]
+    if not ready:
+        heard = ", ".join(f"{name} is {state}" for name, state in states.items())
+        raise Unhealthy(f"no worker on {here} can take a job: {heard or 'none was heard of'}")
+    _require_redis(settings)
+    print_line(f"ready: {', '.join(ready)}")
+
+
+@app.command()
+def flower(*, url: Annotated[str, typer.Option("--url", help="Where Flower answers.")] = FLOWER_URL) -> None:
+    """Healthy when Flower answers."""
+    answer = _get(f"{url.rstrip('/')}/healthcheck")
+    if not answer.is_success:
+        raise Unhealthy(f"Flower at {url} answers {answer.status_code}")
+    print_line("answers")
+
+
+def _readiness(url: str) -> list[dict[str, Any]]:
+    """The checks of ``/readyz``, which come with 200 and with 503."""
+    answer = _get(f"{url.rstrip('/')}/readyz")
+    try:
+        return list(answer.json()["checks"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unhealthy(f"{url} is not renderq's API: it answers {answer.status_code}") from error
+
+
+def _get(url: str) -> "httpx2.Response":
+    import httpx2
+
+    try:
+        return httpx2.get(url, timeout=TIMEOUT_S)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise Unhealthy(f"{url} does not answer: {error}") from error
+
+
+@contextmanager
+def _words() -> Iterator[None]:
+    """Give what cannot be asked the exit code that health checks know."""
+    from core.errors import AppError
+
+    try:
+        yield
+    except AppError as error:
+        raise Unhealthy(str(error)) from error
+
+
+def _settings() -> "Settings":
+    from core.settings import get_settings
+
+    return get_settings()
+
+
+def _states(settings: "Settings", host: str) -> dict[str, str]:
+    """The states of the workers on ``host`` that have not ended and were heard of, by name."""
+    from sqlalchemy import select
+
+    from core.clock import now
+    from core.db import Database
+    from core.lifecycle import ENDED_WORKER
+    from core.tables import Worker
+    from core.workers import heard_within_s
+
+    statement = select(Worker.name, Worker.state).where(
+        Worker.host == host,
+        Worker.state.not_in(ENDED_WORKER),
+        Worker.heartbeat_at > now(-heard_within_s(settings.heartbeat_s)),
+    )
+    database = Database(settings.database_url)
+    try:
+        with database.reading() as session:
+            return {name: str(state) for name, state in session.execute(statement)}
+    finally:
+        database.dispose()
+
+
+def _require_redis(settings: "Settings") -> None:
+    from cli.checks import check_redis
+
+    finding = check_redis(settings)
+    if finding.level == "fail":
+        raise Unhealthy(finding.text)
