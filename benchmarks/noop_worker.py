@@ -1,14 +1,13 @@
 """The real worker with an engine that renders nothing, for `benchmarks.queue_overhead`.
 
-Everything is the product's but the engine: a stand-in for the module that the worker's child imports it
-from is put in place here, before the worker starts. No command and no setting of renderq leads to this
-file.
+Everything is the product's but the engine, which the worker is given. No command and no setting of renderq
+leads to this file.
 """
 
 import os
 import sys
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 from PIL import Image
 
@@ -20,6 +19,7 @@ from policy.catalogue import Catalogue
 from policy.model_spec import ModelSpec
 from policy.plan import RenderPlan
 from policy.resolve import Policy, resolve
+from tasks.worker import run_worker
 
 MODEL = "tiny"
 
@@ -30,12 +30,12 @@ class NoopEngine:
     def __init__(
         self,
         spec: ModelSpec,
-        _policy: Policy,
+        policy: Policy,
         *,
-        source: str | None = None,
+        source: str | None,
         report: Callable[[PreparationStep], None],
     ) -> None:
-        del source
+        del policy, source
         self.device = SimpleNamespace(type=detect().device)
         self._report = report
         self._image = Image.new("RGB", spec.size.default)
@@ -46,28 +46,18 @@ class NoopEngine:
             self._report(step)
         return steps
 
-    def render(
-        self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool = False
-    ) -> Rendering:
+    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool) -> Rendering:
         del safer
         on_step(plan.num_inference_steps, plan.num_inference_steps)
         pictures = tuple(Picture(index, seed, self._image, None) for index, seed in enumerate(plan.seeds))
         return Rendering(pictures, {"total": 0.0}, {"cache": "off", "steps": 0, "cached_steps": 0})
 
-    def close(self) -> None:
-        """Nothing is held."""
-
 
 def main() -> int:
-    stand_in = ModuleType("pipeline.engine")
-    stand_in.Engine = NoopEngine  # type: ignore[attr-defined]
-    sys.modules["pipeline.engine"] = stand_in
-    from tasks.worker import run_worker
-
     configure_logging("worker")
     spec = Catalogue.load().get_model(MODEL)
     policy = resolve(spec, flags={}, env=os.environ, hardware=detect())
-    return run_worker(get_settings(), spec, policy)
+    return run_worker(get_settings(), spec, policy, engine_factory=NoopEngine)
 
 
 if __name__ == "__main__":

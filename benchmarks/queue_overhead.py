@@ -123,7 +123,7 @@ def measure_renderq(client: Client, jobs: int, single: int) -> dict[str, Any]:
         return renderq_sample(began, wait_end(client, send()))
 
     for _ in range(WARM_UP):
-        one()
+        check_nothing_ran(wait_end(client, send()))
     singles = [one() for _ in range(single)]
     began = time.time()
     ids = [send() for _ in range(jobs)]
@@ -141,6 +141,11 @@ def wait_end(client: Client, job_id: str) -> dict[str, Any]:
     if job["status"] != "completed":
         sys.exit(f"job {job_id} {job['status']}: {job['error']}")
     return job
+
+
+def check_nothing_ran(job: Mapping[str, Any]) -> None:
+    if job["acceleration"]["steps"]:
+        sys.exit(f"job {job['id']} was rendered: its worker has an engine of its own")
 
 
 def renderq_sample(began: float, job: Mapping[str, Any]) -> Sample:

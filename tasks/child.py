@@ -23,18 +23,19 @@ from core.log import get_logger
 from core.workers import WorkerChanges, WorkerState
 from pipeline.errors import LoadFailed, PipelineError
 from tasks import predecessor
+from tasks.engine import load_pipeline_engine
 from tasks.patience import DATABASE_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from core.settings import Settings
-    from pipeline.engine import Engine
     from pipeline.rendering import PreparationStep
     from policy.model_spec import ModelSpec
     from policy.modes import Hardware
     from policy.resolve import Policy
     from tasks.board import Board
+    from tasks.engine import Engine, EngineFactory
 
 LOAD_FAILED = 70
 #: A job that must stop does so at its next step; no step of any model takes longer.
@@ -63,6 +64,7 @@ class Setup:
         worker_id: Id of this boot; it owns the jobs that the child claims.
         kill_grace_s: The parent kills a child whose job did not stop within this time after it had to.
         hardware: What the policy was resolved for.
+        engine_factory: Makes the engine, in the child.
     """
 
     settings: Settings
@@ -73,6 +75,7 @@ class Setup:
     board: Board
     kill_grace_s: float = KILL_GRACE_S
     hardware: Hardware = field(default_factory=detect)
+    engine_factory: EngineFactory = load_pipeline_engine
 
 
 @dataclass(slots=True)
@@ -146,13 +149,11 @@ def _check_starts(board: Board) -> None:
 
 
 def _make_engine(setup: Setup, record: Record) -> Engine:
-    """Import the GPU stack, which takes as long as a small model's load, and build the engine."""
+    source = local_source(setup)
     record.note("import", "started")
     started = time.monotonic()
-    from pipeline.engine import Engine
-
+    engine = setup.engine_factory(setup.spec, setup.policy, source=source, report=record.step)
     record.note("import", "done", round(time.monotonic() - started, 3))
-    engine = Engine(setup.spec, setup.policy, source=local_source(setup), report=record.step)
     check_device(setup.hardware, engine.device.type)
     return engine
 

@@ -23,6 +23,7 @@ from core.workers import WorkerState
 from tasks import child, predecessor
 from tasks.app import DRAIN_S, RENDER, make_app, queue_of
 from tasks.board import Board
+from tasks.engine import load_pipeline_engine
 from tasks.gate import make_gate
 from tasks.patience import DATABASE_ERRORS, patiently
 from tasks.render import render
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from core.settings import Settings
     from policy.model_spec import ModelSpec
     from policy.resolve import Policy
+    from tasks.engine import EngineFactory
 
 #: Celery's loggers that say of each message what our lines say with the job's id, and "ready" too early.
 WORDY = ("celery.apps.worker", "celery.worker.strategy", "celery.app.trace")
@@ -50,6 +52,7 @@ def run_worker(
     *,
     drain_s: float = DRAIN_S,
     kill_grace_s: float = child.KILL_GRACE_S,
+    engine_factory: EngineFactory = load_pipeline_engine,
 ) -> int:
     """Run one worker for ``spec`` until it is told to stop; call it once, in the main thread.
 
@@ -61,6 +64,7 @@ def run_worker(
         drain_s: How long the running job may go on after a stop signal.
         kill_grace_s: How long a job that was cancelled or ran too long may take to stop before its child
             is killed.
+        engine_factory: Makes the engine in the child; whatever it imports, the parent does not.
 
     Raises:
         DatabaseNotUpgraded: The tables are not those of this installation.
@@ -71,7 +75,16 @@ def run_worker(
     _check_tables(settings)
     # Read by billiard when Celery's worker is imported: children then ignore a SIGTERM to the whole group.
     os.environ["REMAP_SIGTERM"] = "SIGQUIT"
-    setup = child.Setup(settings, spec, policy, new_id(), _full_name(name, spec), Board(), kill_grace_s)
+    setup = child.Setup(
+        settings,
+        spec,
+        policy,
+        new_id(),
+        _full_name(name, spec),
+        Board(),
+        kill_grace_s,
+        engine_factory=engine_factory,
+    )
     _register(setup)
     hold_forks()
     watch = Watch(setup, _stop_celery, child.LOAD_FAILED)

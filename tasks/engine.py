@@ -1,0 +1,57 @@
+"""What a worker needs of an engine, and the one that it uses unless told otherwise.
+
+The worker's parent hands a factory to the child, which calls it: the GPU stack is imported there and nowhere
+else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pipeline.rendering import PreparationStep, Rendering
+    from policy.model_spec import ModelSpec
+    from policy.plan import RenderPlan
+    from policy.resolve import Policy
+
+
+class Device(Protocol):
+    """Where an engine computes; a `torch.device` is one."""
+
+    @property
+    def type(self) -> str: ...
+
+
+class Engine(Protocol):
+    """What the worker's child asks of an engine; `pipeline.engine.Engine` is one."""
+
+    @property
+    def device(self) -> Device: ...
+
+    def prepare(self) -> list[PreparationStep]: ...
+
+    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool) -> Rendering: ...
+
+
+class EngineFactory(Protocol):
+    """Makes an engine that holds nothing yet; called once in each new child."""
+
+    def __call__(
+        self,
+        spec: ModelSpec,
+        policy: Policy,
+        *,
+        source: str | None,
+        report: Callable[[PreparationStep], None],
+    ) -> Engine: ...
+
+
+def load_pipeline_engine(
+    spec: ModelSpec, policy: Policy, *, source: str | None, report: Callable[[PreparationStep], None]
+) -> Engine:
+    """Import the GPU stack, which takes as long as a small model's load, and make the product's engine."""
+    from pipeline import engine
+
+    return engine.Engine(spec, policy, source=source, report=report)
