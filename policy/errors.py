@@ -19,6 +19,7 @@ class FieldError:
         value: The value, shortened, safe to write as JSON.
         limit: What the value breaks: a number, a list of allowed values, or None.
         nearest: The closest valid value or values, or None.
+        row: In a table of orders: the row, counted from 1; the message then begins with it. None elsewhere.
     """
 
     field: str
@@ -26,6 +27,7 @@ class FieldError:
     value: object = None
     limit: object = None
     nearest: object = None
+    row: int | None = None
 
 
 class PolicyError(Exception):

@@ -22,7 +22,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def check_shape(body: Mapping[Any, Any], model: type[BaseModel]) -> Iterator[tuple[str, FieldError]]:
     """Yields (kind of problem, error) for each problem; a kind in `RANGE` says that the type is right."""
-    flaws = {key: flaw for key, value in body.items() if (flaw := _flaw(key, value))}
+    flaws = {key: flaw for key, value in body.items() if (flaw := flaw_in(key, value))}
     for key, flaw in islice(flaws.items(), MOST_ERRORS):
         field = str(show(key))
         yield "text", FieldError(field, f"{field} must not contain {flaw}", show(body[key]), "Unicode text")
@@ -39,10 +39,10 @@ def _is_told(item: ErrorDetails, flaws: Mapping[Any, str]) -> bool:
     return item["type"] == "missing" and item["loc"][0] in flaws
 
 
-def _flaw(*values: object) -> str | None:
+def flaw_in(*values: object) -> str | None:
     """Names what a database, a file or a terminal cannot keep in these texts, or in those of a mapping."""
     for value in values:
-        if isinstance(value, Mapping) and (inner := _flaw(*value.keys(), *value.values())):
+        if isinstance(value, Mapping) and (inner := flaw_in(*value.keys(), *value.values())):
             return inner
         if isinstance(value, str) and _NUL in value:
             return "the character NUL"
@@ -55,9 +55,9 @@ def _without_flaws(body: Mapping[Any, Any]) -> dict[Any, Any]:
     """Leaves out what is told already, so that the rest is looked at too."""
     kept: dict[Any, Any] = {}
     for key, value in body.items():
-        if isinstance(value, dict) and not _flaw(key):
-            kept[key] = {inner: text for inner, text in value.items() if not _flaw(inner, text)}
-        elif not _flaw(key, value):
+        if isinstance(value, dict) and not flaw_in(key):
+            kept[key] = {inner: text for inner, text in value.items() if not flaw_in(inner, text)}
+        elif not flaw_in(key, value):
             kept[key] = value
     return kept
 

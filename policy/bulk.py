@@ -1,0 +1,142 @@
+"""Many jobs from one call: a template, rows of a table and a grid become checked orders.
+
+The template's texts (`prompt`, `negative_prompt`, values of `metadata`) may name columns in braces. A column
+that is called like a field of a request replaces the template's; any other column must be named in a text.
+What stands in rows and grid is taken as it is and never read as a template.
+
+Every problem of every row is reported at once; one that lies in the template is reported once.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from policy.blame import MOST_TOLD, Blame
+from policy.catalogue import Catalogue
+from policy.errors import FieldError, InvalidRequest
+from policy.expansion import FIELDS, MAX_ROWS, Expansion, Row, read_expansion
+from policy.frame import Frame, read_frame
+from policy.plan import RenderPlan, make_plan
+from policy.request import RenderRequest, parse_request
+from policy.request_shape import MOST_ERRORS
+from policy.wording import closest, listing, quote, show
+
+__all__ = ["MAX_ROWS", "Order", "make_orders"]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One job of a batch, checked.
+
+    Attributes:
+        row: From 1, counted over rows x grid.
+        fields: What the row and the grid said, also the names that are used in texts only.
+        body: The filled request, as a caller would have sent it for a single job.
+        request: The same, parsed.
+        plan: The same with every gap filled.
+    """
+
+    row: int
+    fields: dict[str, Any]
+    body: dict[str, Any]
+    request: RenderRequest
+    plan: RenderPlan
+
+
+def make_orders(
+    body: Mapping[str, Any], catalogue: Catalogue, draw_seed: Callable[[], int], *, text_cells: bool = False
+) -> list[Order]:
+    """Makes an order of each row of `body`, or refuses them all.
+
+    Args:
+        body: `template`, `rows` and `grid`; rows, grid or both must be there. Other keys are not looked at.
+        catalogue: The models that are offered.
+        draw_seed: As for `make_plan`; called once for each row that names no seed.
+        text_cells: The rows come from a table file in which every cell is text.
+
+    Raises:
+        InvalidRequest: With the problems of all rows.
+    """
+    expansion = read_expansion(body, text_cells=text_cells)
+    frame = read_frame(expansion.template, catalogue, expansion.names)
+    blame = Blame(expansion, frame)
+    for error in _check_names(expansion, frame):
+        blame.add_general(error)
+    orders = []
+    for row in expansion:
+        if (order := _make_order(row, frame, catalogue, draw_seed, blame)) is not None:
+            orders.append(order)
+        if blame.full:
+            blame.add_general(_unread(row))
+            break
+    if blame:
+        raise InvalidRequest(blame.errors())
+    return orders
+
+
+def _make_order(
+    row: Row, frame: Frame, catalogue: Catalogue, draw_seed: Callable[[], int], blame: Blame
+) -> Order | None:
+    body, errors = frame.fill(row)
+    request = None
+    try:
+        request = parse_request(body, catalogue)
+    except InvalidRequest as refusal:
+        errors += refusal.errors
+    for error in errors:
+        blame.add(row, error)
+    if blame or request is None:
+        return None
+    plan = make_plan(request, catalogue[request.model], draw_seed)
+    return Order(row.number, row.fields, body, request, plan)
+
+
+def _unread(row: Row) -> FieldError:
+    message = f"rows after row {row.number} were not looked at: there are too many problems to tell"
+    return FieldError("rows", message, row.number, MOST_TOLD)
+
+
+def _check_names(expansion: Expansion, frame: Frame) -> Iterator[FieldError]:
+    """Yields names in texts that no row has a value for, and columns that nothing asks for."""
+    if frame.unread:
+        return  # a text that cannot be read may name any column
+    known = sorted(expansion.names)
+    for name in sorted(frame.absent):
+        field = f"template.{frame.used_in(name)}"
+        nearest = _closest(name, known)
+        hint = f'; did you mean "{nearest}"?' if nearest else ""
+        message = f"{field} names {{{name}}}, and no row has a column of that name{hint}"
+        yield FieldError(field, message, name, known, nearest)
+    unknown = [name for name in known if name not in FIELDS and name not in frame.names]
+    yield from islice(_unknown_columns(unknown, expansion, frame), MOST_ERRORS)
+    if len(unknown) > MOST_ERRORS:
+        yield FieldError("rows", f"{len(unknown) - MOST_ERRORS} more columns are unknown", len(unknown))
+
+
+def _unknown_columns(unknown: list[str], expansion: Expansion, frame: Frame) -> Iterator[FieldError]:
+    known = [*RenderRequest.model_fields, *sorted(frame.names)]
+    uses = Counter(name for row in expansion.rows for name in row)
+    for name in unknown:
+        nearest = _closest(name, known)
+        hint = f'did you mean "{nearest}"?' if nearest else f"known: {listing(known, 'and')}"
+        words = f"{quote(name)} is neither a field of a request nor named in a text of the template; {hint}"
+        if name in expansion.grid:
+            yield FieldError(f"grid.{show(name)}", f"grid: {words}", None, known, nearest)
+        else:
+            yield _unknown_column(name, words, uses[name], expansion, (known, nearest))
+
+
+def _unknown_column(
+    name: str, words: str, uses: int, expansion: Expansion, near: tuple[list[str], str | None]
+) -> FieldError:
+    first = next(number for number, row in enumerate(expansion.rows) if name in row)
+    number = first * expansion.per_row + 1
+    more = f" (and in {uses - 1} more rows)" if uses > 1 else ""
+    value = show(expansion.rows[first][name])
+    return FieldError(str(show(name)), f"row {number}: {words}{more}", value, *near, row=number)
+
+
+def _closest(name: str, known: list[str]) -> str | None:
+    return closest(name, known) or closest(name.lower(), known)
