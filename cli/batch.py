@@ -80,7 +80,7 @@ def require_rows(has_file: bool, grid: object) -> None:
         raise CliError("give a FILE with rows, or --grid")
 
 
-def choose_model(client: "Client", template: dict[str, Any] | None) -> dict[str, Any]:
+def choose_model(client: "Client", template: dict[str, Any] | None) -> dict[str, Any] | None:
     """The template with a model; without a template a file of whole jobs may name it in each row."""
     if template is not None and "model" in template:
         return template
@@ -88,7 +88,7 @@ def choose_model(client: "Client", template: dict[str, Any] | None) -> dict[str,
         return {**(template or {}), "model": served_model(client)}
     except CliError:
         if template is None:
-            return {}
+            return None
         raise
 
 

@@ -53,7 +53,8 @@ class LatestFailures:
     jobs: Failures = field(default_factory=list)
 
     def of(self, batch: "Batch") -> Failures:
-        count = (batch.get("counts") or {}).get("failed", 0)
+        counts = batch.get("counts") or {}
+        count = counts.get("failed", 0) + counts.get("expired", 0)
         if count != self.known:
             self.jobs = self.batches.failures(batch["id"], FAILURES_SHOWN) if count else []
             self.known = count
@@ -207,4 +208,4 @@ def _row_number(job: dict[str, Any]) -> str:
 
 def _reason(job: dict[str, Any]) -> str:
     error = job.get("error") or {}
-    return printable(error.get("message") or error.get("code") or "no reason given")
+    return printable(error.get("message") or error.get("code") or job.get("status"))

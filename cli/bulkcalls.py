@@ -43,9 +43,13 @@ class Batches:
         return self.client.follow_path(path_of("batches", batch_id), rest)
 
     def failures(self, batch_id: str, count: int) -> list[dict[str, Any]]:
-        """Its failed jobs that ended last, the latest first."""
-        page = self.client.list_jobs(batch=batch_id, status="failed", limit=FAILURES_READ)
-        return sorted(page["data"], key=lambda job: str(job.get("finished_at")), reverse=True)[:count]
+        """Its failed and expired jobs that ended last, the latest first."""
+        found = [
+            job
+            for status in ("failed", "expired")
+            for job in self.client.list_jobs(batch=batch_id, status=status, limit=FAILURES_READ)["data"]
+        ]
+        return sorted(found, key=lambda job: str(job.get("finished_at")), reverse=True)[:count]
 
 
 class Schedules:
