@@ -25,8 +25,8 @@ def check_target(output: Path, *, force: bool) -> None:
     """Refuse before anything is asked for what could not be written afterwards."""
     if output == STDOUT:
         return
-    if output.exists() or output.is_symlink():
-        if output.is_dir() or not (output.is_file() or output.is_symlink()):
+    if os.path.lexists(output):
+        if output.exists() and not output.is_file():
             raise CliError(f"{output} is not a file")
         if not force:
             raise _taken(output)
