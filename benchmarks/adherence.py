@@ -23,7 +23,7 @@ from benchmarks.running import run_up
 from cli.client import Client
 from training.captions import read
 from training.checker import check
-from training.data import held_out_landscapes
+from training.examples import held_out_landscapes
 
 FIRST_SEED = 1000
 PATIENCE_S = 60.0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from training import checkpoint
 from training.autoencoder import build_autoencoder
-from training.data import Mixture, training_batch
+from training.examples import Mixture, training_batch
 from training.latents import Latents, to_unit_range
 from training.muon import Muon
 

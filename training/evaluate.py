@@ -18,7 +18,7 @@ from diffusers import FluxPipeline
 from PIL import Image
 
 from training.checker import check
-from training.data import held_out_landscapes, held_out_shapes
+from training.examples import held_out_landscapes, held_out_shapes
 from training.scenes import Scene
 from training.vocabulary import TEXT_TOKENS
 

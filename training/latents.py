@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from training import drawing
-from training.data import Mixture, random_landscape, random_shape
+from training.examples import Mixture, random_landscape, random_shape
 
 PATCH: Final = 8
 CHANNELS: Final = 16

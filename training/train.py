@@ -20,7 +20,7 @@ from torch import Tensor
 
 from training import checkpoint
 from training import model as models
-from training.data import Mixture, training_batch
+from training.examples import Mixture, training_batch
 from training.latents import Latents, to_unit_range
 from training.muon import optimisers
 from training.vocabulary import TEXT_TOKENS, make_tokenizer

@@ -13,7 +13,7 @@ from tests.fixtures.processes import is_gone
 from tests.fixtures.stack import TERMINAL, RunningStack
 from tests.fixtures.waiting import wait_until
 from training.checker import judge
-from training.data import held_out_landscapes
+from training.examples import held_out_landscapes
 
 pytestmark = pytest.mark.xdist_group("stack")
 PROMPT = "a white house with a blue roof and an orange tree on a beach and mountains at sunset"

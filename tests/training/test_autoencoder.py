@@ -10,7 +10,7 @@ from torch import Tensor
 
 from training import checkpoint, decoder
 from training.autoencoder import build_autoencoder
-from training.data import Mixture, training_batch
+from training.examples import Mixture, training_batch
 from training.latents import Latents, fit, to_unit_range
 
 BUNDLED = Path(__file__).parents[2] / "pipeline" / "tiny"

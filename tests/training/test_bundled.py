@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from training import evaluate
-from training.data import held_out_landscapes
+from training.examples import held_out_landscapes
 
 BUNDLED = Path(__file__).parents[2] / "pipeline" / "tiny"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from training import captions
 from training.captions import UnknownCaptionError
-from training.data import random_landscape, random_shape
+from training.examples import random_landscape, random_shape
 from training.scenes import Landscape, Shape
 
 

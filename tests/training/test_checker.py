@@ -11,7 +11,7 @@ from PIL import Image
 from training import drawing, scenes
 from training.captions import UnknownCaptionError
 from training.checker import check, judge
-from training.data import held_out_landscapes, held_out_shapes
+from training.examples import held_out_landscapes, held_out_shapes
 from training.scenes import Landscape, Scene
 
 Drawn = list[tuple[str, Scene, Image.Image]]

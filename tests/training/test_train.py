@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from training import checkpoint, evaluate, export, train
-from training.data import held_out_landscapes
+from training.examples import held_out_landscapes
 from training.scenes import Landscape
 from training.train import Recipe, Run
 

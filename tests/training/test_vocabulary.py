@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from training import captions
-from training.data import random_landscape, random_shape
+from training.examples import random_landscape, random_shape
 from training.vocabulary import TEXT_TOKENS, make_tokenizer
 
 BUNDLED = Path(__file__).parents[2] / "pipeline" / "tiny"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from training import captions
-from training.data import Mixture, held_out_landscapes, held_out_shapes, is_held_out, training_batch
+from training.examples import Mixture, held_out_landscapes, held_out_shapes, is_held_out, training_batch
 from training.scenes import Landscape
 
 PLAIN = Mixture(vague=0, unknown_words=0, empty=0)
