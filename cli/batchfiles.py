@@ -1,5 +1,6 @@
 """`renderq batch download | results | sheet`: what a batch made, saved as one file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,9 +47,11 @@ def sheet(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Save a contact sheet: small pictures of all rows on one PNG."""
+    """Save a contact sheet: small pictures of all rows on one PNG; a large batch has several pages."""
     query = {"columns": columns, "page": page}
-    _save(batch_id, "sheet", ".png", output, force=force, as_json=as_json, query=query)
+    headers = _save(batch_id, "sheet", ".png", output, force=force, as_json=as_json, query=query)
+    if 'rel="next"' in headers.get("Link", ""):
+        say(f"there is more: --page {(page or 1) + 1}")
 
 
 def _save(
@@ -60,7 +63,7 @@ def _save(
     force: bool,
     as_json: bool,
     query: dict[str, Any] | None = None,
-) -> None:
+) -> Mapping[str, str]:
     from cli.bulkcalls import Batches, path_of
     from cli.client import connect
 
@@ -71,7 +74,7 @@ def _save(
     if batch["status"] in ("running", "paused"):
         say(f"{describe_batch(batch)}; the rest is not in the file yet")
     path = path_of("batches", batch_id, what)
-    download(batches.client, path, target, query=query, force=force, as_json=as_json)
+    return download(batches.client, path, target, query=query, force=force, as_json=as_json)
 
 
 def _safe_end(batch_id: str) -> str:

@@ -38,7 +38,7 @@ class Pace:
         """Remember a count and return jobs a minute; None before two looks differ in time."""
         now = self.clock()
         self.looks.append((now, count))
-        while len(self.looks) > 2 and self.looks[1][0] < now - RATE_OVER_S:
+        while len(self.looks) > 2 and self.looks[1][0] <= now - RATE_OVER_S:
             self.looks.popleft()
         since, first = self.looks[0]
         return 60 * max(count - first, 0) / (now - since) if now > since else None

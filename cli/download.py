@@ -41,8 +41,8 @@ def download(
     query: Mapping[str, Any] | None = None,
     force: bool = False,
     as_json: bool = False,
-) -> None:
-    """Save the answer of ``path`` as ``output`` and print where it is.
+) -> Mapping[str, str]:
+    """Save the answer of ``path`` as ``output``, print where it is, and return the answer's headers.
 
     Raises:
         CliError: The server refuses, the line breaks, or the file cannot be written; nothing is left then.
@@ -51,12 +51,13 @@ def download(
     with client.stream(path, query or {}) as answer:
         if output == STDOUT:
             _to_stdout(answer)
-            return
+            return answer.headers
         size = _to_file(answer, output, force=force, quiet=as_json)
     if as_json:
         print_json({"saved": str(output), "bytes": size})
     else:
         print_line(printable(output))
+    return answer.headers
 
 
 def _to_stdout(answer: "httpx2.Response") -> None:

@@ -143,6 +143,11 @@ def test_a_script_is_told_the_file_and_its_size(renderq: Run, server: ScriptedSe
     assert json.loads(result.stdout) == {"saved": "x.png", "bytes": len(CONTENT)}
 
 
+def test_a_sheet_of_several_pages_says_how_to_get_the_next(renderq: Run, server: ScriptedServer) -> None:
+    script(server, Link='<http://x?page=2>; rel="prev", <http://x?page=4>; rel="next"')
+    assert "there is more: --page 4" in renderq("batch", "sheet", BATCH, "--page", "3").stderr
+
+
 def test_a_batch_that_goes_on_is_saved_as_far_as_it_is_and_that_is_said(
     renderq: Run, server: ScriptedServer
 ) -> None:
