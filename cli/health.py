@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from core.settings import Settings
 
 TIMEOUT_S = 5.0
+UPKEEP_ANSWER_S = 3.0
 FLOWER_URL = "http://127.0.0.1:5555"
 
 app = typer.Typer(help="Whether a process here can do its work now, for health checks.", no_args_is_help=True)
@@ -66,6 +67,18 @@ def worker() -> None:
 
 
 @app.command()
+def upkeep() -> None:
+    """Healthy when an upkeep process of this host can be sent its duties: it answers through Redis."""
+    here = socket.gethostname()
+    with _words():
+        settings = _settings()
+        answers = _ask_upkeep(settings, here)
+    if not answers:
+        raise Unhealthy(f"no upkeep process on {here} answers within {UPKEEP_ANSWER_S:g} s")
+    print_line(f"answers: {', '.join(answers)}")
+
+
+@app.command()
 def flower(*, url: Annotated[str, typer.Option("--url", help="Where Flower answers.")] = FLOWER_URL) -> None:
     """Healthy when Flower answers."""
     answer = _get(f"{url.rstrip('/')}/healthcheck")
@@ -90,6 +103,30 @@ def _get(url: str) -> "httpx2.Response":
         return httpx2.get(url, timeout=TIMEOUT_S)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise Unhealthy(f"{url} does not answer: {error}") from error
+
+
+def _ask_upkeep(settings: "Settings", host: str) -> list[str]:
+    """The names of the upkeep processes on ``host`` that answer Celery's ping."""
+    from kombu.exceptions import KombuError
+    from redis import RedisError
+
+    from tasks.app import make_app
+
+    celery = make_app(settings)
+    try:
+        with celery.connection_for_write() as connection:
+            replies = celery.control.broadcast(
+                "ping",
+                pattern=f"upkeep-*@{host}",
+                matcher="glob",  # type: ignore[arg-type]  # sent along, so it is a word
+                reply=True,
+                limit=1,
+                timeout=UPKEEP_ANSWER_S,
+                connection=connection,
+            )
+    except (KombuError, RedisError, OSError) as error:
+        raise Unhealthy(f"Redis does not answer: {error}") from error
+    return [name for reply in replies or [] for name in reply]
 
 
 @contextmanager
