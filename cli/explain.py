@@ -7,12 +7,16 @@ import typer
 
 from cli.flags import ACCEPT_UNKNOWN, Flags, with_policy_flags
 from cli.policyhelp import PolicyCommand
-from cli.terminal import print_json, print_table
+from cli.table import print_wrapped
+from cli.terminal import print_json
 
 if TYPE_CHECKING:
     from policy.catalogue import Catalogue
     from policy.model_spec import ModelSpec
     from policy.resolve import Policy
+
+VALUE = 24
+"""Cells of the values on a terminal; only lists of sizes or components are longer."""
 
 app = typer.Typer(help="How a worker would run.", no_args_is_help=True)
 
@@ -32,7 +36,7 @@ def explain(
     if as_json:
         print_json(policy.as_json())
         return
-    print_table(("option", "value", "source", "reason"), rows(policy))
+    print_wrapped(("option", "value", "source", "reason"), rows(policy), narrow={"value": VALUE})
 
 
 def resolve_policy(model: str, flags: Flags) -> tuple["ModelSpec", "Policy"]:

@@ -1,9 +1,12 @@
-"""Tables of one line a row: identifiers stay whole, only the last column is cut, and only on a terminal."""
+"""Tables in which identifiers stay whole; cells are cut or wrapped on a terminal only."""
 
+import re
 import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import zip_longest
 
 from cli.terminal import print_line, printable
 
@@ -26,8 +29,50 @@ def print_fitted(
         drop: Columns to leave out, in this order, until the last one has ``least`` cells.
         least: The cells that the last column needs and gets, even where the line is then too long.
     """
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print_line("\n".join(lay_out(columns, rows, width, drop=drop, least=least)))
+    print_line("\n".join(lay_out(columns, rows, _terminal_width(), drop=drop, least=least)))
+
+
+def print_wrapped(columns: Sequence[str], rows: Sequence[Row], *, narrow: Mapping[str, int]) -> None:
+    """Write rows to standard output, whole: on a terminal a long cell goes on below itself.
+
+    Args:
+        columns: The last one takes what the others leave.
+        rows: A cell that is None is shown as a dash.
+        narrow: Most cells of a column on a terminal; a column that is not named is as wide as it needs.
+    """
+    print_line("\n".join(wrap(columns, rows, _terminal_width(), narrow=narrow)))
+
+
+def wrap(
+    columns: Sequence[str], rows: Sequence[Row], width: int | None, *, narrow: Mapping[str, int]
+) -> list[str]:
+    """The lines of a table in which no cell is cut; at most ``width`` cells wide where that is possible."""
+    table = [tuple(columns), *(tuple(_cell(value) for value in row) for row in rows)]
+    if width is not None:
+        rooms = [narrow.get(name) for name in columns[:-1]]
+        last = _left(_wrapped(table, [*rooms, None]), width)
+        table = _wrapped(table, [*rooms, max(last, LEAST)])
+    return [_line(row, _widths(table), None) for row in table]
+
+
+def _wrapped(table: Sequence[tuple[str, ...]], rooms: Sequence[int | None]) -> list[tuple[str, ...]]:
+    """Each row as one or more, none of whose cells is wider than its room."""
+    cells = [[_pieces(text, room) for text, room in zip(row, rooms, strict=True)] for row in table]
+    return [part for row in cells for part in zip_longest(*row, fillvalue="")]
+
+
+def _pieces(text: str, room: int | None) -> list[str]:
+    return [text] if room is None else _Wrapper(room, break_long_words=False).wrap(text) or [""]
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """Breaks at blanks and after commas: a list of values has no blanks, and a flag keeps its hyphens."""
+
+    wordsep_re = re.compile(r"(\s+|(?<=,)(?=\S))")
+
+
+def _terminal_width() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def lay_out(
