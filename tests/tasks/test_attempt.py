@@ -163,10 +163,24 @@ def test_the_end_of_the_process_hands_the_job_back_uncounted(stage: Stage, me: C
     assert stage.messages() == 1
 
 
-def test_an_end_that_cannot_be_written_leaves_the_job_to_its_lease(stage: Stage, me: Child) -> None:
-    refusal = "BEFORE UPDATE OF error_code ON jobs BEGIN SELECT RAISE(ABORT, 'no'); END"
+#: Statements after which no row of ``jobs`` takes an error.
+REFUSALS = {
+    "sqlite": (
+        "CREATE TRIGGER no_end BEFORE UPDATE OF error_code ON jobs BEGIN SELECT RAISE(ABORT, 'no'); END",
+    ),
+    "postgresql": (
+        "CREATE FUNCTION no_end() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$",
+        "CREATE TRIGGER no_end BEFORE UPDATE OF error_code ON jobs EXECUTE FUNCTION no_end()",
+    ),
+}
+
+
+def test_an_end_that_cannot_be_written_leaves_the_job_to_its_lease(
+    stage: Stage, me: Child, database_kind: str
+) -> None:
     job_id = stage.submit(send=False)
     with stage.database.transaction() as session:
-        session.execute(text(f"CREATE TRIGGER no_end {refusal}"))
+        for statement in REFUSALS[database_kind]:
+            session.execute(text(statement))
     job = run(stage, me, job_id, WeightsMissing("no weights"))
     assert job.state == JobState.IN_PROGRESS

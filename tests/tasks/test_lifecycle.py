@@ -4,11 +4,7 @@ import os
 import signal
 from functools import partial
 
-import pytest
-
 from core.lifecycle import JobState
-from tests.fixtures.database import new_database_url
-from tests.fixtures.redis import Valkey
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import LONG, MEDIUM, Stage, WorkerProcess
 
@@ -29,47 +25,40 @@ def test_a_model_that_cannot_be_loaded_ends_the_worker_with_70_and_touches_no_jo
     assert stage.messages() == 1
 
 
-def test_on_postgresql_a_stopped_worker_hands_its_job_back_uncounted_and_the_next_one_does_it(
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-    session_valkey: Valkey,
-    redis_url: str,
-) -> None:
-    url = new_database_url("postgresql", "worker_lifecycle", tmp_path_factory, request)
-    with Stage(tmp_path_factory.mktemp("stage"), session_valkey, url) as stage:
-        # Cold: the job waits in Redis, where a warm worker could take it.
-        first = stage.submit(num_inference_steps=8, cache="off")
-        worker = stage.start_worker(drain_s=1.0)
-        worker.wait_loading()
-        assert stage.messages() == 1
-        worker.wait_state("ready")
-        stage.wait_job(first)
+def test_a_stopped_worker_hands_its_job_back_uncounted_and_the_next_one_does_it(stage: Stage) -> None:
+    # Cold: the job waits in Redis, where a warm worker could take it.
+    first = stage.submit(num_inference_steps=8, cache="off")
+    worker = stage.start_worker(drain_s=0.1)
+    worker.wait_loading()
+    assert stage.messages() == 1
+    worker.wait_state("ready")
+    stage.wait_job(first)
 
-        # Stopped in the middle of a job whose rest takes longer than it may.
-        job_id = stage.submit(**MEDIUM)
-        stage.wait_step(job_id)
-        worker.signal(signal.SIGTERM)
-        wait_until(lambda: worker.state() in ("draining", "gone"), what="draining")
-        assert worker.wait_exit() == 0
-        assert worker.state() == "gone"
-        job = stage.job(job_id)
-        assert (job.state, job.attempt, job.counted_attempts) == (JobState.QUEUED, 1, 0)
-        assert stage.outcomes(job_id) == ["handed_back"]
-        assert stage.messages() == 1
+    # Stopped in the middle of a job whose rest takes longer than it may.
+    job_id = stage.submit(**MEDIUM)
+    stage.wait_step(job_id)
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: worker.state() in ("draining", "gone"), what="draining")
+    assert worker.wait_exit() == 0
+    assert worker.state() == "gone"
+    job = stage.job(job_id)
+    assert (job.state, job.attempt, job.counted_attempts) == (JobState.QUEUED, 1, 0)
+    assert stage.outcomes(job_id) == ["handed_back"]
+    assert stage.messages() == 1
 
-        second = stage.warm_worker()
-        stage.wait_job(job_id)
-        assert stage.outcomes(job_id) == ["handed_back", "completed"]
+    second = stage.warm_worker()
+    stage.wait_job(job_id)
+    assert stage.outcomes(job_id) == ["handed_back", "completed"]
 
-        # Signals to the whole group, as a terminal or a service manager sends them: the child is not hit.
-        last = stage.submit(**LONG)
-        step = stage.wait_step(last).progress_step or 0
-        os.killpg(second.pid, signal.SIGTERM)
-        wait_until(lambda: second.state() == "draining", what="draining")
-        stage.wait_step(last, step + 10)
-        os.killpg(second.pid, signal.SIGINT)
-        assert second.wait_exit(timeout_s=20) == 0
-        assert stage.outcomes(last) == ["handed_back"]
+    # Signals to the whole group, as a terminal or a service manager sends them: the child is not hit.
+    last = stage.submit(**LONG)
+    step = stage.wait_step(last).progress_step or 0
+    os.killpg(second.pid, signal.SIGTERM)
+    wait_until(lambda: second.state() == "draining", what="draining")
+    stage.wait_step(last, step + 10)
+    os.killpg(second.pid, signal.SIGINT)
+    assert second.wait_exit(timeout_s=20) == 0
+    assert stage.outcomes(last) == ["handed_back"]
 
 
 def test_a_worker_that_is_stopped_while_it_loads_ends_at_once(stage: Stage) -> None:

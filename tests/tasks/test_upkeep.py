@@ -1,4 +1,6 @@
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from core.ids import new_id
 from core.lifecycle import JobState
 from core.settings import Settings
 from core.tables import IdempotencyKey, Job, Worker
+from policy.catalogue import Catalogue
 from policy.resolve import resolve
 from tasks import upkeep
 from tasks.app import queue_of
@@ -22,9 +25,23 @@ from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import Stage
 
 
+@contextmanager
+def opened(stage: Stage) -> Iterator[Upkeep]:
+    upkeep = Upkeep.of(stage.settings)
+    yield upkeep
+    upkeep.database.dispose()
+
+
 @pytest.fixture
-def duties(stage: Stage) -> Upkeep:
-    return Upkeep.of(stage.settings)
+def duties(stage: Stage) -> Iterator[Upkeep]:
+    with opened(stage) as upkeep:
+        yield upkeep
+
+
+@pytest.fixture
+def stage_of_own_valkey(tmp_path: Path, own_valkey: Valkey, own_database_url: str) -> Iterator[Stage]:
+    with Stage(tmp_path, own_valkey, own_database_url) as stage:
+        yield stage
 
 
 def claim(stage: Stage, job_id: str, lease_s: float = 0.0) -> str:
@@ -96,10 +113,10 @@ def test_a_queue_that_holds_its_messages_gets_no_second_ones(stage: Stage, dutie
 
 
 def test_a_new_redis_server_gets_the_missing_messages_at_the_first_look(
-    tmp_path: Path, own_valkey: Valkey
+    stage_of_own_valkey: Stage, own_valkey: Valkey
 ) -> None:
-    with Stage(tmp_path, own_valkey) as stage:
-        duties = Upkeep.of(stage.settings)
+    stage = stage_of_own_valkey
+    with opened(stage) as duties:
         for _ in range(2):
             stage.submit()
         assert upkeep.resend_missing(duties) == 0
@@ -209,33 +226,40 @@ def test_tidying_up_has_its_turn_once_an_hour(stage: Stage, duties: Upkeep) -> N
     assert list(stage.artifacts.list()) == []
 
 
-def test_upkeep_does_not_start_on_a_database_that_was_not_upgraded(tmp_path: Path) -> None:
-    settings = Settings.for_data_dir(tmp_path)
-    with pytest.raises(DatabaseNotUpgraded, match="renderq db upgrade"):
-        upkeep.run_upkeep(settings, threading.Event())
+@pytest.fixture
+def not_upgraded(tmp_path: Path, own_database_url: str) -> Settings:
+    return Settings.for_data_dir(tmp_path, database_url=own_database_url)
 
 
-def test_a_worker_does_not_start_on_a_database_that_was_not_upgraded(stage: Stage, tmp_path: Path) -> None:
-    settings = Settings.for_data_dir(tmp_path / "empty")
-    settings.data_dir.mkdir()
-    policy = resolve(stage.catalogue["tiny"], flags={}, env={}, hardware=detect())
+def test_upkeep_does_not_start_on_a_database_that_was_not_upgraded(not_upgraded: Settings) -> None:
     with pytest.raises(DatabaseNotUpgraded, match="renderq db upgrade"):
-        run_worker(settings, stage.catalogue["tiny"], policy)
+        upkeep.run_upkeep(not_upgraded, threading.Event())
+
+
+def test_a_worker_does_not_start_on_a_database_that_was_not_upgraded(not_upgraded: Settings) -> None:
+    spec = Catalogue.load()["tiny"]
+    policy = resolve(spec, flags={}, env={}, hardware=detect())
+    with pytest.raises(DatabaseNotUpgraded, match="renderq db upgrade"):
+        run_worker(not_upgraded, spec, policy)
 
 
 def test_a_duty_that_fails_does_not_keep_the_others_from_their_turn(
-    tmp_path: Path, own_valkey: Valkey
+    stage_of_own_valkey: Stage, own_valkey: Valkey
 ) -> None:
-    with Stage(tmp_path, own_valkey) as stage:
-        job_id = stage.submit(send=False)
-        claim(stage, job_id)
-        own_valkey.kill()
-        upkeep.look_after(Upkeep.of(stage.settings))
-        assert stage.job(job_id).state == JobState.QUEUED
+    stage = stage_of_own_valkey
+    job_id = stage.submit(send=False)
+    claim(stage, job_id)
+    own_valkey.kill()
+    with opened(stage) as duties:
+        upkeep.look_after(duties)
+    assert stage.job(job_id).state == JobState.QUEUED
 
 
-def test_the_loop_survives_a_database_that_is_away(stage: Stage) -> None:
-    broken = stage.settings.model_copy(update={"database_url": f"sqlite:///{stage.folder}/none/none.db"})
+ABSENT = {"sqlite": "sqlite:////absent/absent.db", "postgresql": "postgresql://postgres@/absent?host=/absent"}
+
+
+def test_the_loop_survives_a_database_that_is_away(stage: Stage, database_kind: str) -> None:
+    broken = stage.settings.model_copy(update={"database_url": ABSENT[database_kind]})
     stop = threading.Event()
     loop = threading.Thread(target=upkeep.run_upkeep, args=(broken, stop))
     loop.start()

@@ -1,4 +1,4 @@
-"""One warm worker for all of these: they leave it warm."""
+"""One warm worker for all of these on each kind of database: they leave it warm."""
 
 import hashlib
 import signal
@@ -16,6 +16,15 @@ from core.tables import Job
 from pipeline.encode import read_provenance
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import LONG, MEDIUM, PROMPT, Stage, WorkerProcess
+
+pytestmark = pytest.mark.parametrize(
+    "database_kind",
+    [
+        pytest.param(kind, marks=pytest.mark.xdist_group(f"worker on {kind}"))
+        for kind in ("sqlite", "postgresql")
+    ],
+    indirect=True,
+)
 
 SHORT: dict[str, Any] = {"num_inference_steps": 8, "cache": "off", "seed": 11}
 
