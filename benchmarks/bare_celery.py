@@ -1,4 +1,4 @@
-"""A Celery task that does nothing but note when it ran: what `benchmarks.queue_overhead` compares with."""
+"""A Celery task that does nothing but note when it ran: what the queue is compared with."""
 
 import os
 import time
@@ -12,7 +12,8 @@ app.conf.update(task_ignore_result=True, task_default_queue=QUEUE, worker_hijack
 
 
 @app.task(name="bare.noop")
-def noop(number: int) -> None:
-    """Add a line with the number and the time to the file of this run."""
+def noop(number: int, pace_s: float = 0.0) -> None:
+    """Add a line with the number and the time to the file of this run, then work for ``pace_s``."""
     with Path(os.environ["BARE_CELERY_FILE"]).open("a", encoding="utf-8") as notes:
         notes.write(f"{number} {time.time()}\n")
+    time.sleep(pace_s)

@@ -1,4 +1,6 @@
-"""The real worker with an engine that renders nothing, for `benchmarks.queue_overhead`.
+"""The real worker with an engine that renders nothing, for `benchmarks.queue_overhead` and `benchmarks.bulk`.
+
+    python -m benchmarks.noop_worker [SECONDS_PER_JOB]
 
 Everything is the product's but the engine, which the worker is given. No command and no setting of renderq
 leads to this file.
@@ -6,6 +8,7 @@ leads to this file.
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -22,6 +25,7 @@ from policy.resolve import Policy, resolve
 from tasks.worker import run_worker
 
 MODEL = "tiny"
+PACE_S = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
 
 
 class NoopEngine:
@@ -48,6 +52,7 @@ class NoopEngine:
 
     def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool) -> Rendering:
         del safer
+        time.sleep(PACE_S)
         on_step(plan.num_inference_steps, plan.num_inference_steps)
         pictures = tuple(Picture(index, seed, self._image, None) for index, seed in enumerate(plan.seeds))
         return Rendering(pictures, {"total": 0.0}, {"cache": "off", "steps": 0, "cached_steps": 0})
