@@ -35,8 +35,9 @@ class Batches:
         return self.client.ask("GET", "/v1/batches", params=_given(query))
 
     def act(self, batch_id: str, verb: str) -> Batch:
-        """Pause, resume, cancel or retry."""
-        return self.client.ask("POST", path_of("batches", batch_id, verb))
+        """Pause, resume, cancel or retry; a retry is asked once, the others may be repeated."""
+        ask = self.client.ask_once if verb == "retry" else self.client.ask
+        return ask("POST", path_of("batches", batch_id, verb))
 
     def follow(self, batch_id: str, rest: Callable[[float], None] = time.sleep) -> Iterator[Batch]:
         """The batch as it is now and after each rest, up to and including its end."""
@@ -59,7 +60,7 @@ class Schedules:
         self.client = client
 
     def add(self, fields: Mapping[str, object], file: TableFile | None) -> Schedule:
-        return self.client.ask("POST", "/v1/schedules", timeout=UPLOAD_S, **as_call(fields, file))
+        return self.client.ask_once("POST", "/v1/schedules", timeout=UPLOAD_S, **as_call(fields, file))
 
     def edit(self, schedule_id: str, fields: Mapping[str, object]) -> Schedule:
         """Change the named fields; None takes a field away."""
@@ -75,8 +76,9 @@ class Schedules:
         self.client.call("DELETE", path_of("schedules", schedule_id))
 
     def act(self, schedule_id: str, verb: str) -> dict[str, Any]:
-        """Enable, disable or fire."""
-        return self.client.ask("POST", path_of("schedules", schedule_id, verb))
+        """Enable, disable or fire; firing is asked once, the others may be repeated."""
+        ask = self.client.ask_once if verb == "fire" else self.client.ask
+        return ask("POST", path_of("schedules", schedule_id, verb))
 
     def next(self, schedule_id: str, count: int) -> dict[str, Any]:
         return self.client.ask("GET", path_of("schedules", schedule_id, "next"), params={"count": count})

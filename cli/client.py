@@ -1,7 +1,7 @@
 """Calls the HTTP API: retries while the server is away for a moment, and says in words what it refused.
 
-Every call may be repeated: reading changes nothing, cancelling twice is cancelling, and an order carries an
-idempotency key.
+A call is repeated where that is harmless: reading changes nothing, cancelling twice is cancelling, and an
+order carries an idempotency key. What would happen twice is asked once.
 """
 
 import email.utils
@@ -27,6 +27,7 @@ LONGEST_REST_S = 30.0
 POLL_S = 0.5
 TERMINAL = frozenset({"completed", "failed", "canceled", "expired"})
 RETRIED_STATUS = frozenset({429, 502, 503, 504})
+NOT_DONE_STATUS = frozenset({429, 503})
 PATIENT_STATUS = frozenset({408, *RETRIED_STATUS})
 
 Job = dict[str, Any]
@@ -88,6 +89,13 @@ class Client:
         """One call whose answer is a JSON object."""
         return self._read(self.call(method, path, **arguments))
 
+    def ask_once(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - httpx2's own
+        """The same for what must not happen twice: repeated only where it surely has not happened."""
+        with self._in_words():
+            return self._read(
+                self._retried(lambda: self._http.request(method, path, **arguments), was_not_done)
+            )
+
     def _read(self, answer: httpx2.Response) -> dict[str, Any]:
         try:
             return dict(answer.json())
@@ -128,9 +136,13 @@ class Client:
         except (httpx2.InvalidURL, httpx2.HTTPError) as error:
             raise CliError(f"cannot call {self.url}: {error}") from error
 
-    def _retried(self, send: Callable[[], httpx2.Response]) -> httpx2.Response:
+    def _retried(
+        self,
+        send: Callable[[], httpx2.Response],
+        on: Callable[[Exception], bool | float] | None = None,
+    ) -> httpx2.Response:
         for attempt in stamina.retry_context(
-            on=should_retry, attempts=None, timeout=self.patience_s, wait_initial=0.1, wait_max=2.0
+            on=on or should_retry, attempts=None, timeout=self.patience_s, wait_initial=0.1, wait_max=2.0
         ):
             with attempt:
                 answer = send()
@@ -184,6 +196,15 @@ def should_retry(error: Exception) -> bool | float:
     if isinstance(error, httpx2.HTTPStatusError):
         return error.response.status_code in RETRIED_STATUS and (rest_s(error.response) or True)
     return isinstance(error, httpx2.TransportError)
+
+
+def was_not_done(error: Exception) -> bool | float:
+    """Whether the call never arrived, or was sent away for the moment before anything was done."""
+    if isinstance(error, httpx2.TransportError):
+        return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+    return isinstance(error, httpx2.HTTPStatusError) and (
+        error.response.status_code in NOT_DONE_STATUS and should_retry(error)
+    )
 
 
 def rest_s(answer: httpx2.Response) -> float | None:

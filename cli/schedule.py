@@ -26,7 +26,7 @@ from cli.exits import CliError, ExitCode
 from cli.jobs import AsJson
 from cli.rowerrors import explaining
 from cli.scheduleedit import timing_of
-from cli.scheduleshow import SHOWN_NEXT, connected, list_row, show, show_added, times_of
+from cli.scheduleshow import SHOWN_NEXT, connected, list_row, show, show_added
 from cli.schedulewords import FIRING_COLUMNS, firing_row, local_time, times_table
 from cli.submit import require_text
 from cli.table import print_fitted
@@ -114,13 +114,16 @@ def next_firings(
     as_json: AsJson = False,
 ) -> None:
     """Show when it fires next, in its zone and in UTC."""
-    schedules = connected()
-    answer = schedules.next(schedule_id, count)
+    answer = connected().next(schedule_id, count)
     if as_json:
         print_json(answer)
         return
-    timezone = schedules.get(schedule_id).get("timezone")
-    print_line("\n".join(times_table(times_of(answer), timezone)))
+    if answer["data"]:
+        print_line("\n".join(times_table(answer["data"], answer.get("timezone"))))
+    else:
+        say("it will not fire any more")
+    if not answer.get("enabled", True):
+        say(f"it is disabled: `renderq schedule enable {printable(schedule_id)}` lets it fire")
 
 
 @app.command()
@@ -129,19 +132,19 @@ def fire(schedule_id: ScheduleId, *, watch: Watch = False, as_json: AsJson = Fal
     schedules = connected()
     firing = schedules.act(schedule_id, "fire")
     batch_id = firing.get("batch_id")
-    if not as_json or not batch_id:
-        print_json(firing) if as_json else print_line(printable(batch_id or firing.get("outcome")))
+    if as_json and not (watch and batch_id):
+        print_json(firing)
     if not batch_id:
         raise CliError(f"nothing was ordered: {printable(firing.get('error'))}", ExitCode.FAILED)
+    if not as_json:
+        print_line(printable(batch_id))
     if watch:
         from cli.batch import batches_of
         from cli.batchwatch import conclude
 
         batches = batches_of(schedules.client)
         conclude(batches, batches.get(batch_id), as_json=as_json)
-    elif as_json:
-        print_json(firing)
-    else:
+    elif not as_json:
         say(f"`renderq batch watch {printable(batch_id)}` shows how it goes")
 
 

@@ -1,6 +1,6 @@
 """Shows a schedule: after it was added, in a list, alone."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cli.batchwords import describe_rule, describe_window
 from cli.schedulewords import last_outcome, local_time, times_table
@@ -25,15 +25,10 @@ def show_added(schedule: "Schedule", *, as_json: bool) -> None:
         print_json(schedule)
         return
     print_line(printable(schedule["id"]))
-    times = times_of(connected().next(schedule["id"], SHOWN_NEXT))
+    times = connected().next(schedule["id"], SHOWN_NEXT)["data"]
     say("\n".join(["next firings:", *times_table(times, schedule.get("timezone"))]))
     if not schedule.get("enabled", True):
         say(f"it is disabled: `renderq schedule enable {printable(schedule['id'])}` lets it fire")
-
-
-def times_of(answer: dict[str, Any]) -> list[str]:
-    """The times in an answer of ``next``."""
-    return [item["due_at"] if isinstance(item, dict) else item for item in answer["data"]]
 
 
 def list_row(schedule: "Schedule") -> tuple[object, ...]:

@@ -26,7 +26,7 @@ def zone_named(name: str | None) -> ZoneInfo | None:
     """The zone; None for none, and for one that this machine does not know."""
     try:
         return ZoneInfo(name) if name else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError):
         return None
 
 
