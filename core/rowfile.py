@@ -1,8 +1,8 @@
 """Reads an uploaded table, CSV or JSON lines, into rows; what the columns mean is not known here.
 
-Every problem is an `InvalidRequest` with the row (counted from 1, without the header and blank lines), the line
-of the file and the column. The limit that Python's CSV reader keeps for all of its users at once is left as it
-is: cells are measured here, and a cell above both limits ends the reading.
+Every problem is an `InvalidRequest` with the row (counted from 1, without the header and blank lines), the
+line of the file and the column. The limit that Python's CSV reader keeps for all of its users at once is left
+as it is: cells are measured here, and a cell above both limits ends the reading.
 """
 
 import csv
