@@ -357,6 +357,51 @@ def _owner(node: ast.AST) -> str:
     return getattr(getattr(node, "value", None), "id", "")
 
 
+def imports_cache_dit(source: str) -> bool:
+    """Whether a module imports Cache-DiT, in any way that names it."""
+    for node in ast.walk(ast.parse(source)):
+        named: list[object] = []
+        if isinstance(node, ast.Import):
+            named = [part.name for part in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            named = [node.module]
+        elif isinstance(node, ast.Constant):  # import_module("cache_dit")
+            named = [node.value]
+        if any(isinstance(name, str) and name.split(".")[0] == "cache_dit" for name in named):
+            return True
+    return False
+
+
+def test_only_the_acceleration_imports_cache_dit() -> None:
+    """Every module of every package, those that come later included; tests and benchmarks are no package."""
+    packages = [folder for folder in ROOT.iterdir() if folder.name[0] != "." and folder.is_dir()]
+    paths = [
+        path
+        for folder in packages
+        if folder.name not in ("tests", "benchmarks")
+        for path in folder.rglob("*.py")
+        if imports_cache_dit(path.read_text(encoding="utf-8"))
+    ]
+    assert [path.relative_to(ROOT).as_posix() for path in paths] == ["pipeline/acceleration.py"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import cache_dit",
+        "import os, cache_dit.caching as c",
+        "from cache_dit import enable_cache",
+        "from cache_dit.caching import BlockAdapter",
+        "def late():\n    import cache_dit",
+        "if TYPE_CHECKING:\n    import cache_dit",
+        "importlib.import_module('cache_dit.caching')",
+    ],
+)
+def test_every_way_to_import_it_is_seen(source: str) -> None:
+    assert imports_cache_dit(source)
+    assert not imports_cache_dit(source.replace("cache_dit", "cache_dits"))
+
+
 def test_only_the_acceleration_mounts_and_compiles() -> None:
     names = {"enable_cache", "disable_cache", "refresh_context", "compile_repeated_blocks", "compile"}
     found = {file for file, _ in calls_of(names)}
