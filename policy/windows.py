@@ -106,7 +106,8 @@ def check_window(body: object, timezone: str | None = None, field: str = "window
         message = f"{field} must be {wanted}, not {kind_of(body)}"
         raise InvalidRequest([FieldError(field, message, show(body), wanted)])
     told = {**({} if timezone is None else {"timezone": timezone}), **body}
-    errors = [*_check_names(told, field), *_check_values(*(told.get(name) for name in _NAMES), f"{field}.")]
+    start, end, zone = (told.get(name) for name in _NAMES)
+    errors = [*_check_names(told, field), *_check_values(start, end, zone, f"{field}.")]
     if errors:
         raise InvalidRequest(errors)
     return Window(**told)
