@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from cli.bulkorder import TableFile, as_call
+from cli.bulkorder import TableFile, as_call, given
 from cli.client import Client
 
 Batch = dict[str, Any]
@@ -25,14 +25,14 @@ class Batches:
     def submit(self, fields: Mapping[str, object], file: TableFile | None, key: str) -> Batch:
         """Send an order once, however often it has to be tried."""
         headers = {"Idempotency-Key": key}
-        arguments = as_call(fields, file)
+        arguments = as_call(given(fields), file)
         return self.client.ask("POST", "/v1/batches", headers=headers, timeout=UPLOAD_S, **arguments)
 
     def get(self, batch_id: str) -> Batch:
         return self.client.ask("GET", path_of("batches", batch_id))
 
     def page(self, **query: object) -> Page:
-        return self.client.ask("GET", "/v1/batches", params=_given(query))
+        return self.client.ask("GET", "/v1/batches", params=given(query))
 
     def act(self, batch_id: str, verb: str) -> Batch:
         """Pause, resume, cancel or retry; a retry is asked once, the others may be repeated."""
@@ -60,17 +60,18 @@ class Schedules:
         self.client = client
 
     def add(self, fields: Mapping[str, object], file: TableFile | None) -> Schedule:
-        return self.client.ask_once("POST", "/v1/schedules", timeout=UPLOAD_S, **as_call(fields, file))
+        return self.client.ask_once("POST", "/v1/schedules", timeout=UPLOAD_S, **as_call(given(fields), file))
 
-    def edit(self, schedule_id: str, fields: Mapping[str, object]) -> Schedule:
-        """Change the named fields; None takes a field away."""
-        return self.client.ask("PATCH", path_of("schedules", schedule_id), json=dict(fields))
+    def edit(self, schedule_id: str, fields: Mapping[str, object], file: TableFile | None) -> Schedule:
+        """Change the named fields and the rows, where there is a file; None takes a field away."""
+        path = path_of("schedules", schedule_id)
+        return self.client.ask("PATCH", path, timeout=UPLOAD_S, **as_call(fields, file))
 
     def get(self, schedule_id: str) -> Schedule:
         return self.client.ask("GET", path_of("schedules", schedule_id))
 
     def page(self, **query: object) -> Page:
-        return self.client.ask("GET", "/v1/schedules", params=_given(query))
+        return self.client.ask("GET", "/v1/schedules", params=given(query))
 
     def remove(self, schedule_id: str) -> None:
         self.client.call("DELETE", path_of("schedules", schedule_id))
@@ -84,13 +85,9 @@ class Schedules:
         return self.client.ask("GET", path_of("schedules", schedule_id, "next"), params={"count": count})
 
     def firings(self, schedule_id: str, **query: object) -> Page:
-        return self.client.ask("GET", path_of("schedules", schedule_id, "firings"), params=_given(query))
+        return self.client.ask("GET", path_of("schedules", schedule_id, "firings"), params=given(query))
 
 
 def path_of(kind: str, thing_id: str, *more: str) -> str:
     """The address of a batch or schedule, from which no id can lead away."""
     return "/".join(("/v1", kind, quote(thing_id, safe=""), *more))
-
-
-def _given(query: Mapping[str, object]) -> dict[str, Any]:
-    return {name: value for name, value in query.items() if value is not None}

@@ -94,14 +94,18 @@ def parse_every(text: str) -> int:
     return int(match[1]) * UNITS[match[2] or "s"]
 
 
+def given(fields: Mapping[str, object]) -> Fields:
+    """The fields that were given."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def as_call(fields: Mapping[str, object], file: TableFile | None) -> dict[str, Any]:
-    """The arguments of a call: a form with the file, or a JSON body without one. None is left out."""
-    given = {name: value for name, value in fields.items() if value is not None}
+    """The arguments of a call: a form with the file, or a JSON body without one."""
     if file is None:
-        return {"json": given}
+        return {"json": dict(fields)}
     media_type = MEDIA_TYPES.get(Path(file.name).suffix.lower(), "application/octet-stream")
     return {
-        "data": {name: _form_text(value) for name, value in given.items()},
+        "data": {name: _form_text(value) for name, value in fields.items()},
         "files": {"file": (file.name, file.content, media_type)},
     }
 

@@ -1,5 +1,6 @@
 """`renderq schedule edit`: change what is given and leave the rest."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,14 +18,20 @@ from cli.bulkflags import (
     WindowOption,
     Zone,
 )
-from cli.bulkorder import parse_every, parse_object, parse_template, parse_window, with_model
+from cli.bulkorder import (
+    given,
+    parse_every,
+    parse_object,
+    parse_template,
+    parse_window,
+    read_table,
+    with_model,
+)
 from cli.exits import CliError
 from cli.jobs import AsJson
 from cli.rowerrors import explaining
 from cli.scheduleshow import connected, show
 from cli.submit import require_text
-
-RULES = ("cron", "at", "every_s")
 
 
 def timing_of(
@@ -52,15 +59,20 @@ def edit(
     template: Template = None,
     grid: Grid = None,
     window: WindowOption = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="A table whose rows replace the old ones.", show_default=False),
+    ] = None,
     no_window: Annotated[bool, typer.Option("--no-window", help="Render at any time of day.")] = False,
     misfire: Misfire = None,
     misfire_grace: Grace = None,
     as_json: AsJson = False,
 ) -> None:
     """Change a schedule. What is not given stays; batches that it has ordered are not touched."""
-    require_text(dict(locals()))
+    require_text({name: value for name, value in locals().items() if name != "file"})
     if window is not None and no_window:
         raise CliError("--window and --no-window disagree: leave one out")
+    table = None if file is None else read_table(file)
     schedules = connected()
     with explaining(as_json=as_json):
         current = schedules.get(schedule_id)
@@ -69,11 +81,10 @@ def edit(
         fields = {"name": name, "misfire": misfire, "misfire_grace_s": misfire_grace} | timing
         fields |= {"grid": None if grid is None else parse_object("--grid", grid)}
         fields |= {"template": new_template(current.get("template") or {}, template, model)}
-        changes = {field: value for field, value in fields.items() if value is not None}
-        changes |= {"window": None} if no_window else {}
-        if not changes:
+        changes = given(fields) | ({"window": None} if no_window else {})
+        if not changes and table is None:
             raise CliError("nothing to change was given; `renderq schedule edit --help` lists what there is")
-        changed = schedules.edit(schedule_id, one_rule(changes))
+        changed = schedules.edit(schedule_id, changes, table)
     show(changed, as_json=as_json)
 
 
@@ -83,16 +94,10 @@ def _zone(current: dict[str, Any], window: str | None) -> str | None:
 
 
 def new_template(current: dict[str, Any], template: str | None, model: str | None) -> dict[str, Any] | None:
-    """The whole new template: the text of a prompt and a model change these alone; None for no change."""
+    """The whole new template: the text of a prompt or a model changes that field; None for no change."""
     if template is None and model is None:
         return None
-    given = parse_template(template) if template is not None else {}
-    if set(given) <= {"prompt"}:  # a plain text
-        given = {**current, **given} if model is None else {**current, **given, "model": model}
-    return with_model(given, model)
-
-
-def one_rule(changes: dict[str, Any]) -> dict[str, Any]:
-    """A new rule takes the place of the old one; several are for the server to refuse."""
-    given = [rule for rule in RULES if rule in changes]
-    return {**dict.fromkeys(RULES), **changes} if len(given) == 1 else changes
+    new = {} if template is None else parse_template(template)
+    if set(new) <= {"prompt"}:
+        return {**current, **new} if model is None else {**current, **new, "model": model}
+    return with_model(new, model)

@@ -240,8 +240,8 @@ TEMPLATE = {"model": "tiny", "prompt": "a {colour} {thing}"}
     ("flags", "sent"),
     [
         (("--name", "weekly"), {"name": "weekly"}),
-        (("--cron", "0 3 * * 1"), {"cron": "0 3 * * 1", "at": None, "every_s": None}),
-        (("--every", "6h"), {"every_s": 21600, "cron": None, "at": None}),
+        (("--cron", "0 3 * * 1"), {"cron": "0 3 * * 1"}),
+        (("--every", "6h"), {"every_s": 21600}),
         (("--timezone", "UTC"), {"timezone": "UTC"}),
         (("--window", "1:00-2:00"), {"window": WINDOW | {"start": "01:00", "end": "02:00"}}),
         (("--no-window",), {"window": None}),
@@ -261,6 +261,15 @@ def test_edit_sends_what_was_given_and_nothing_else(
     [call] = [call for call in server.calls if call.method == "PATCH"]
     assert call.body == sent
     assert result.stdout.startswith("id ")
+
+
+def test_edit_can_replace_the_rows(renderq: Run, server: ScriptedServer) -> None:
+    server.add(PATH, schedule())
+    assert renderq("schedule", "edit", SCHEDULE, "--file", "products.csv", "--no-window").exit_code == 0
+    [call] = [call for call in server.calls if call.method == "PATCH"]
+    form = form_of(call)
+    assert form.pop("file")[0].decode() == Path("products.csv").read_text()
+    assert {name: content for name, (content, _, _) in form.items()} == {"window": b"null"}
 
 
 @pytest.mark.parametrize(
