@@ -124,8 +124,8 @@ def check_recurrence(fields: Mapping[str, object], now: datetime | None = None) 
     """Returns the rule in `cron`, `at`, `every_s`, `timezone` and `start`; other fields are not looked at.
 
     Args:
-        fields: As a caller sends them; None counts as not given. `at` may also be an aware datetime; `start` is
-            one, by default `now`.
+        fields: As a caller sends them; None counts as not given. `at` may also be an aware datetime; `start`
+            is one, by default `now`.
         now: What the past is measured from; by default the time of this machine.
 
     Raises:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from policy.blame import MOST_TOLD, Blame
+from policy.blame import Blame
 from policy.catalogue import Catalogue
 from policy.errors import FieldError, InvalidRequest
 from policy.expansion import FIELDS, MAX_ROWS, Expansion, Row, read_expansion
@@ -95,7 +95,7 @@ def _make_order(
 
 def _unread(row: Row) -> FieldError:
     message = f"rows after row {row.number} were not looked at: there are too many problems to tell"
-    return FieldError("rows", message, row.number, MOST_TOLD)
+    return FieldError("rows", message, row.number)
 
 
 def _check_names(expansion: Expansion, frame: Frame) -> Iterator[FieldError]:

@@ -61,7 +61,7 @@ class Frame:
         errors: list[FieldError] = []
         values: dict[str, str] = {ROW: str(row.number)}
         for place, text in self.texts.items():
-            if place[0] not in given:
+            if place[0] not in given and place[0] in self.fields:
                 errors += self._look_up(text, given, values)
                 _put(body, place, _fill_one(place, text, values, errors))
         return body, errors
