@@ -7,8 +7,8 @@ import typer
 
 from cli import batchfiles
 from cli.batchwords import describe_batch, describe_eta, describe_window, ended
-from cli.bulkflags import BatchId, File, Grid, Model, Template, Watch, WindowOption, Zone
-from cli.bulkorder import parse_object, parse_template, parse_window, read_table, with_model
+from cli.bulkflags import BatchId, File, Grid, Keep, Model, Template, Watch, WindowOption, Zone
+from cli.bulkorder import parse_object, parse_template, parse_window, read_table, with_kept, with_model
 from cli.exits import CliError
 from cli.jobs import AsJson
 from cli.rowerrors import explaining
@@ -34,6 +34,7 @@ def submit(
     *,
     model: Model = None,
     template: Template = None,
+    keep: Keep = None,
     grid: Grid = None,
     name: Annotated[str | None, typer.Option(help="A name to find it by.", show_default=False)] = None,
     window: WindowOption = None,
@@ -56,7 +57,7 @@ def submit(
     require_text({name: value for name, value in locals().items() if name not in ("connect", "file")})
     if timezone is not None and window is None:
         raise CliError("--timezone says where --window is meant; give both")
-    order = order_of(template, model, grid)
+    order = order_of(template, model, keep, grid)
     order |= {"name": name, "window": window and parse_window(window, timezone)}
     table = None if file is None else read_table(file)
     require_rows(table is not None, order["grid"])
@@ -67,10 +68,13 @@ def submit(
     show_sent(batches, batch, watch=watch, as_json=as_json)
 
 
-def order_of(template: str | None, model: str | None, grid: str | None) -> dict[str, Any]:
+def order_of(
+    template: str | None, model: str | None, keep: list[str] | None, grid: str | None
+) -> dict[str, Any]:
     """Template and grid from the words of the command line."""
+    fields = with_model(None if template is None else parse_template(template), model)
     return {
-        "template": with_model(None if template is None else parse_template(template), model),
+        "template": with_kept(fields, keep),
         "grid": None if grid is None else parse_object("--grid", grid),
     }
 
@@ -81,15 +85,15 @@ def require_rows(has_file: bool, grid: object) -> None:
 
 
 def choose_model(client: "Client", template: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The template with a model; without a template a file of whole jobs may name it in each row."""
+    """The template with a model; without a prompt a file of whole jobs may name it in each row."""
     if template is not None and "model" in template:
         return template
     try:
         return {**(template or {}), "model": served_model(client)}
     except CliError:
-        if template is None:
-            return None
-        raise
+        if "prompt" in (template or {}):
+            raise
+        return template
 
 
 def batches_of(client: "Client") -> "Batches":

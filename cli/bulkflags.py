@@ -20,6 +20,13 @@ Template = Annotated[
         help="The prompt with {columns} of the file, or a JSON object of request fields.", show_default=False
     ),
 ]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Columns that the prompt does not use, kept for file names and results: sku,title.",
+        show_default=False,
+    ),
+]
 Grid = Annotated[
     str | None,
     typer.Option(help='JSON: every row with every value, such as {"seed": [1, 2]}.', show_default=False),

@@ -5,7 +5,7 @@ The server reads the file and checks every row; here only what cannot be sent at
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,20 @@ def with_model(template: Fields | None, model: str | None) -> Fields | None:
     if named != model:
         raise CliError(f"--model {model} and the template's model {named!r} disagree: leave one out")
     return {**(template or {}), "model": model}
+
+
+def with_kept(template: Fields | None, columns: Sequence[str] | None) -> Fields | None:
+    """The template with the named columns as metadata of each job, under their own names."""
+    names = [name.strip() for text in columns or () for name in text.split(",")]
+    if not names:
+        return template
+    if bad := [name for name in names if not name or set(name) & set("{}")]:
+        raise CliError(f"--keep takes names of columns, such as sku,title, not {bad[0]!r}")
+    kept = {name: f"{{{name}}}" for name in names}
+    metadata = (template or {}).get("metadata", {})
+    if not isinstance(metadata, dict):
+        raise CliError("the template's metadata must be a JSON object for --keep to add to it")
+    return {**(template or {}), "metadata": kept | metadata}
 
 
 def parse_window(text: str, timezone: str | None) -> Fields:

@@ -26,7 +26,7 @@ def explaining(*, as_json: bool) -> Iterator[None]:
         if not any(error.get("row") is not None for error in errors):
             raise
         if not as_json:
-            say("\n".join(table_of(errors)))
+            say("\n".join([*table_of(errors), *_hint(errors)]))
         raise CliError(_summary(errors), refusal.code) from refusal
 
 
@@ -48,7 +48,19 @@ def _message(error: dict[str, Any]) -> str:
     return str(error.get("message", "")).removeprefix(f"row {error.get('row')}: ")
 
 
+def _hint(errors: Sequence[dict[str, Any]]) -> list[str]:
+    """How to keep columns that nothing uses; one that is near a known name is a slip and better put right."""
+    unused = [str(error["field"]) for error in errors if _is_unused_column(error)]
+    names = ",".join(dict.fromkeys(unused))
+    return [f"--keep {names} keeps such a column for file names and results"] if unused else []
+
+
+def _is_unused_column(error: dict[str, Any]) -> bool:
+    known = error.get("limit")
+    names_fields = isinstance(known, list) and {"model", "prompt"} <= set(map(str, known))
+    return names_fields and error.get("row") is not None and not error.get("nearest")
+
+
 def _summary(errors: Sequence[dict[str, Any]]) -> str:
-    rows = len({error["row"] for error in errors if error.get("row") is not None})
     count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
-    return f"{count} in {rows} row{'' if rows == 1 else 's'}: nothing was ordered"
+    return f"{count}: nothing was ordered"

@@ -13,6 +13,7 @@ from cli.bulkflags import (
     File,
     Grace,
     Grid,
+    Keep,
     Misfire,
     Model,
     ScheduleId,
@@ -51,6 +52,7 @@ def add(
     timezone: Zone = None,
     model: Model = None,
     template: Template = None,
+    keep: Keep = None,
     grid: Grid = None,
     window: WindowOption = None,
     misfire: Misfire = None,
@@ -65,7 +67,7 @@ def add(
     from cli.client import connect
 
     require_text({name: value for name, value in locals().items() if name not in ("connect", "file")})
-    order = order_of(template, model, grid)
+    order = order_of(template, model, keep, grid)
     order |= timing_of(cron, at, every, timezone, window)
     if sum(order[field] is not None for field in ("cron", "at", "every_s")) != 1:
         raise CliError("give one of --cron, --at and --every")

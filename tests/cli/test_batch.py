@@ -71,6 +71,12 @@ def test_the_file_is_sent_as_it_is_with_the_fields_beside_it(renderq: Run, serve
         ('{"model": "m", "seed": 7}', (), {"model": "m", "seed": 7}),
         (' { "seed": 7}', ("--model", "m"), {"seed": 7, "model": "m"}),
         (None, (), {"model": "tiny"}),
+        (None, ("--keep", "sku"), {"model": "tiny", "metadata": {"sku": "{sku}"}}),
+        (
+            '{"model": "m", "metadata": {"a": "b", "title": "x"}}',
+            ("--keep", "sku, title", "--keep", "size"),
+            {"model": "m", "metadata": {"a": "b", "sku": "{sku}", "title": "x", "size": "{size}"}},
+        ),
     ],
 )
 def test_a_template_is_json_or_the_plain_text_of_a_prompt(
@@ -124,6 +130,8 @@ def test_an_order_sent_again_after_a_hiccup_carries_the_same_key_and_the_whole_f
         (("products.csv", "--template", '{"prompt": '), "--template is not JSON"),
         (("products.csv", "--grid", "[1]"), "--grid must be a JSON object, such as"),
         (("products.csv", "--template", '{"model": "a"}', "--model", "b"), "disagree"),
+        (("products.csv", "--keep", "sku,"), "--keep takes names of columns, such as sku,title, not ''"),
+        (("products.csv", "--keep", "{sku}"), "--keep takes names of columns"),
         (("products.csv", "--window", "22:00-06:00"), "--window needs --timezone"),
         (("products.csv", "--timezone", "UTC"), "--timezone says where --window is meant"),
         (("products.csv", "--window", "22-6", "--timezone", "UTC"), "must look like 22:00-06:00, not '22-6'"),
@@ -162,9 +170,22 @@ def test_wrong_rows_are_a_table_of_row_field_and_message_and_how_many_more(
     assert len(lines) == 1 + 20 + 2
     assert lines[-2:] == [
         "... and 5 more; --json has all",
-        "renderq: 25 errors in 25 rows: nothing was ordered",
+        "renderq: 25 errors: nothing was ordered",
     ]
     assert result.stdout == ""
+
+
+def test_columns_that_nothing_uses_can_be_kept_and_that_is_said(renderq: Run, server: ScriptedServer) -> None:
+    known = ["model", "prompt", "cache", "colour"]
+    errors = [
+        {"row": 1, "field": "sku", "message": "row 1: unknown", "limit": known, "nearest": None},
+        {"row": 1, "field": "colr", "message": "row 1: colour?", "limit": known, "nearest": "colour"},
+        {"row": 1, "field": "cache", "message": "row 1: cache?", "limit": ["off", "fast"], "nearest": None},
+        {"row": 9, "field": "price", "message": "row 9: unknown", "limit": known, "nearest": None},
+    ]
+    server.add("/v1/batches", {"detail": "x", "errors": errors}, status=422)
+    result = renderq("batch", "submit", "products.csv", "--model", "tiny")
+    assert "--keep sku,price keeps such a column for file names and results" in result.stderr
 
 
 def test_a_script_gets_every_error_of_every_row(renderq: Run, server: ScriptedServer) -> None:
