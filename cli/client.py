@@ -231,9 +231,15 @@ def refusal(answer: httpx2.Response) -> Refusal:
     problem: dict[str, Any] = {}
     try:
         problem = dict(answer.json())
-        messages = [item["message"] for item in problem.get("errors", [])] or [problem["detail"]]
+        messages = [item["message"] for item in problem.get("errors", [])] or [_detail(problem)]
     except (ValueError, KeyError, TypeError, AttributeError):
         messages = [f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}"]
     away = answer.status_code >= 500 or answer.status_code in PATIENT_STATUS
     code = ExitCode.UNAVAILABLE if away else ExitCode.USAGE
     return Refusal("\n".join(map(printable, messages)), code, problem)
+
+
+def _detail(problem: Mapping[str, Any]) -> str:
+    """The sentence; with the request's id where it is a fault of the server, whose log has it."""
+    is_fault = problem.get("code") == "internal_error" and problem.get("request_id")
+    return f"{problem['detail']}: {problem['request_id']}" if is_fault else str(problem["detail"])

@@ -62,6 +62,15 @@ def test_a_server_error_is_not_the_fault_of_the_caller(client: Client, server: S
     assert raised.value.code == ExitCode.UNAVAILABLE
 
 
+def test_a_fault_of_the_server_names_the_request_by_which_its_log_has_it(
+    client: Client, server: ScriptedServer
+) -> None:
+    fault = {"detail": "see the log under this id", "code": "internal_error", "request_id": "r-1"}
+    server.add("/v1/models", fault, status=500)
+    with pytest.raises(CliError, match="see the log under this id: r-1"):
+        client.models()
+
+
 def test_another_kind_of_server_is_told_apart(client: Client, server: ScriptedServer) -> None:
     server.add(f"/v1/jobs/{ID}", b"<html>hello</html>")
     with pytest.raises(CliError, match="does not answer like renderq"):
