@@ -1,8 +1,6 @@
 """The long-running commands, one process each: `renderq api`, `worker`, `upkeep`; and `renderq db`."""
 
-import signal
 import sys
-import threading
 from typing import Annotated
 
 import typer
@@ -69,15 +67,15 @@ def worker(
 
 
 def upkeep(*, leashed: Leashed = False) -> None:
-    """Rescue jobs of lost workers, send what was not sent, expire what is overdue."""
+    """Rescue jobs of lost workers, send what was not sent, expire what is overdue, fire schedules.
+
+    Celery Beat and the worker of the queue `control` in one process. Several may run.
+    """
     _prepare("upkeep", leashed=leashed)
     from core.settings import get_settings
-    from tasks.upkeep import run_upkeep
+    from tasks.control import run_control
 
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    run_upkeep(get_settings(), stop)
+    sys.exit(run_control(get_settings()))
 
 
 @database.command()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RENDER = "tasks.render.render"
+#: The queue of upkeep's duties.
+CONTROL = "control"
 #: Priorities share a bucket up to the next step; 0 goes first. high 0, normal 3, low 6.
 PRIORITY_STEPS = [0, 3, 6, 9]
 #: Seconds a connect or an answer of Redis may take while a caller waits for ``publish``.
@@ -98,8 +100,14 @@ def make_app(settings: Settings | None = None, *, worker: bool = False) -> Celer
     return _build((settings or get_settings()).redis_url, worker=worker)
 
 
+class _Application(Celery):
+    """Sends messages that stand for themselves: one sent within a task does not name that task as parent."""
+
+    current_worker_task = None
+
+
 def _build(redis_url: str, *, worker: bool) -> Celery:
-    app = Celery("renderq", broker=redis_url, set_as_current=worker)
+    app = _Application("renderq", broker=redis_url, set_as_current=worker)
     app.conf.update(_COMMON)
     app.conf.update(_WORKER if worker else _PUBLISHER)
     return app

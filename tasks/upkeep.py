@@ -1,15 +1,18 @@
 """Upkeep: what keeps the promise that an accepted job is never lost, whatever was killed.
 
-One plain loop; two of them at a time do no harm, since every move is guarded and a message that comes twice
-is dropped. Each duty is a function of its own, and one that fails does not keep the others from their turn.
+Each duty is a function of its own, and one that fails does not keep the others from their turn. Two processes
+that do the same duty at a time do no harm, since every move is guarded and a message that comes twice is
+dropped. ``tasks.control`` runs them.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
@@ -26,7 +29,7 @@ from tasks.broker import Broker
 from tasks.outbox import send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from threading import Event
 
     from sqlalchemy.orm import Session
@@ -39,6 +42,8 @@ UNSENT_S = 2.0
 SEND_LIMIT = 500
 #: Seconds between two rounds of tidying up, which lists every file of the artifact store.
 TIDY_EVERY_S = 3600.0
+#: Seconds between two looks at whether that time has come.
+TIDY_LOOK_S = 600.0
 #: A call may be repeated under its idempotency key for so long.
 KEY_LIFE_S = 24 * 3600.0
 #: How long the row of a worker that has ended can be read.
@@ -50,11 +55,12 @@ _log = get_logger()
 
 @dataclass(slots=True)
 class Upkeep:
-    """The connections, and what the last look at Redis showed.
+    """The connections, what the last look at Redis showed, and whose turn was when.
 
     Attributes:
         short: Messages missing per model at the last look.
         run_id: Of the Redis server that was last seen.
+        turned_at: When each duty had its last turn here, by ``time.monotonic()``.
     """
 
     settings: Settings
@@ -64,6 +70,8 @@ class Upkeep:
     short: dict[str, int] = field(default_factory=dict)
     run_id: str | None = None
     tidied_at: float | None = None
+    turned_at: dict[str, float] = field(default_factory=dict)
+    busy: dict[str, Lock] = field(default_factory=lambda: {duty.name: Lock() for duty in DUTIES})
 
     @classmethod
     def of(cls, settings: Settings) -> Upkeep:
@@ -71,38 +79,72 @@ class Upkeep:
         return cls(settings, Database(settings.database_url), artifacts, Broker(settings))
 
 
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """What is done again and again.
+
+    Attributes:
+        name: Short, for its task and the log.
+        every_s: Seconds between two turns; None stands for ``upkeep_interval_s``.
+    """
+
+    name: str
+    do: Callable[[Upkeep], object]
+    every_s: float | None = None
+
+
 def run_upkeep(settings: Settings, stop: Event) -> None:
-    """Do every duty each ``upkeep_interval_s`` until ``stop`` is set.
+    """Do every duty each ``upkeep_interval_s`` until ``stop`` is set, without Beat and messages.
 
     Raises:
         DatabaseNotUpgraded: The tables are not those of this installation.
+    """
+    with opened(settings) as upkeep:
+        keep_looking(upkeep, stop)
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[Upkeep]:
+    """The connections, on tables that are those of this installation; a database that is away may come.
+
+    Raises:
+        DatabaseNotUpgraded: They are not.
     """
     upkeep = Upkeep.of(settings)
     try:
         with suppress(DatabaseUnavailable):  # each duty says so until it is back
             upkeep.database.check_revision()
-        while not stop.is_set():
-            look_after(upkeep)
-            stop.wait(settings.upkeep_interval_s)
+        yield upkeep
     finally:
         upkeep.database.dispose()
 
 
-def look_after(upkeep: Upkeep) -> None:
-    """Do every duty once."""
-    duties: tuple[Callable[[Upkeep], object], ...] = (
-        expire_overdue,
-        rescue_lost,
-        resend_unpublished,
-        resend_missing,
-        mark_gone_workers,
-        tidy_when_due,
-    )
-    for duty in duties:
-        try:
-            duty(upkeep)
-        except (SQLAlchemyError, AppError, OSError) as error:
-            _log.warning("upkeep.failed", duty=duty.__name__, error=f"{type(error).__name__}: {error}")
+def keep_looking(upkeep: Upkeep, stop: Event, silent_s: float = 0.0) -> None:
+    """Each ``upkeep_interval_s``, do the duties that had no turn for ``silent_s`` seconds, until ``stop``."""
+    while not stop.is_set():
+        look_after(upkeep, silent_s)
+        stop.wait(upkeep.settings.upkeep_interval_s)
+
+
+def look_after(upkeep: Upkeep, silent_s: float = 0.0) -> None:
+    """Do every duty once that had no turn here for ``silent_s`` seconds."""
+    for duty in DUTIES:
+        if time.monotonic() >= upkeep.turned_at.get(duty.name, -math.inf) + silent_s:
+            take_turn(upkeep, duty)
+
+
+def take_turn(upkeep: Upkeep, duty: Duty) -> None:
+    """Do one duty, unless another thread is at it."""
+    busy = upkeep.busy[duty.name]
+    if not busy.acquire(blocking=False):
+        return
+    try:
+        duty.do(upkeep)
+    except (SQLAlchemyError, AppError, OSError) as error:
+        _log.warning("upkeep.failed", duty=duty.name, error=f"{type(error).__name__}: {error}")
+    finally:
+        upkeep.turned_at[duty.name] = time.monotonic()
+        busy.release()
 
 
 def rescue_lost(upkeep: Upkeep) -> int:
@@ -230,3 +272,13 @@ def _send_all(upkeep: Upkeep, jobs: Iterable[Job]) -> int:
             break
         sent += 1
     return sent
+
+
+DUTIES: tuple[Duty, ...] = (
+    Duty("expire", expire_overdue),
+    Duty("rescue", rescue_lost),
+    Duty("resend_unsent", resend_unpublished),
+    Duty("resend_missing", resend_missing),
+    Duty("gone_workers", mark_gone_workers),
+    Duty("tidy", tidy_when_due, TIDY_LOOK_S),
+)
