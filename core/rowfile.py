@@ -20,6 +20,7 @@ from policy.wording import listing, quote, show
 
 CELL_LIMIT = 50_000  # characters
 LINE_LIMIT = 256 * 1024  # characters of one JSON line; a single job's body may be as long in bytes
+LONGEST_HEADER = 2 * KEYS_LIMIT * LONGEST_NAME
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _FILE = "file"
@@ -109,7 +110,8 @@ def _read_table(text: str, errors: list[FieldError]) -> Rows:
 
 def _delimiter(text: str) -> str:
     """The one that makes most cells of the header; a comma when all are equal."""
-    return max(_DELIMITERS, key=lambda delimiter: len(next(_records(text, delimiter, []), (1, []))[1]))
+    head = text[:LONGEST_HEADER]
+    return max(_DELIMITERS, key=lambda delimiter: len(next(_records(head, delimiter, []), (1, []))[1]))
 
 
 def _records(text: str, delimiter: str, errors: list[FieldError]) -> Iterator[tuple[int, list[str]]]:
@@ -145,7 +147,6 @@ def _check_header(header: Sequence[str]) -> Iterator[FieldError]:
         message = f"the header must have at most {KEYS_LIMIT} columns, not {len(header)}"
         yield FieldError(_FILE, message, len(header), KEYS_LIMIT, KEYS_LIMIT)
         return
-    hint = "is the first line the header?"
     for place, name in enumerate(header, 1):
         if not name:
             yield FieldError(_FILE, f"column {place} of the header has no name", "", "a name")
@@ -153,7 +154,8 @@ def _check_header(header: Sequence[str]) -> Iterator[FieldError]:
             first = header.index(name) + 1
             message = f"columns {first} and {place} of the header have one name, {quote(name)}"
             yield FieldError(str(show(name)), message, show(name), "a name of its own")
-        elif len(name) > LONGEST_NAME or re.fullmatch(r"[+-]?[0-9.,]+", name):
+        elif len(name) > LONGEST_NAME or '"' in name or re.fullmatch(r"[+-]?[0-9.,]+", name):
+            hint = 'is a " never closed?' if '"' in name else "is the first line the header?"
             message = f"column {place} of the header cannot be called {quote(name)}; {hint}"
             yield FieldError(_FILE, message, show(name), "a name")
 
