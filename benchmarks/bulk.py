@@ -186,9 +186,8 @@ def measure_group(notes: Path, waiting: int, pace_s: float) -> dict[str, Any]:
 
 def show(report: Mapping[str, Any]) -> None:
     csv, ours, theirs = report["csv"], report["renderq"], report["celery_group"]
-    print(
-        f"CSV of {report['rows']} rows: accepted in {csv['accepted_s']} s, cancelled in {csv['canceled_s']} s,"
-    )
+    print(f"CSV of {report['rows']} rows: accepted in {csv['accepted_s']} s,")
+    print(f"cancelled in {csv['canceled_s']} s,")
     print(f"refused with {csv['errors']} errors in {csv['refused_s']} s")
     print(f"a single job sent into {report['waiting']} rows of {report['pace_s']} s each:")
     print(f"{'':24}{'renderq':>10}{'celery':>10}")

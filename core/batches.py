@@ -299,6 +299,11 @@ def release(session: Session, batch_id: str, room: Mapping[str, int]) -> Sequenc
     ]
 
 
+def hold(session: Session, batch_id: str) -> int:
+    """Take back the queued jobs of the batch that were released; returns how many."""
+    return len(moves.hold(session, batch_id))
+
+
 def waiting_models(session: Session, batch_id: str) -> Sequence[str]:
     """Return the models of which the batch still holds rows."""
     held = select(Job.model).where(Job.batch_id == batch_id, Job.state == JobState.QUEUED, Job.held.is_(True))

@@ -22,6 +22,7 @@ from policy.plan import RenderPlan
 from policy.retry import DEVICE_LOST, classify
 from tasks import provenance
 from tasks.child import local_source
+from tasks.feeder import feed_batch
 from tasks.outbox import send
 from tasks.patience import DATABASE_ERRORS, patiently
 from tasks.predecessor import RUN_TIMEOUT
@@ -57,6 +58,8 @@ def run(me: Child, job: Job) -> None:
         _count(me)
     if not me.sound:
         raise SystemExit(DEVICE_LOST_EXIT)
+    if job.batch_id is not None:
+        _feed(me, job.batch_id)
 
 
 def _watch(me: Child, job: Job) -> Progress:
@@ -269,6 +272,14 @@ def _send_again(me: Child, job: Job) -> None:
         again = store.find_job(session, job.id)
     if again is not None and again.state == JobState.QUEUED:
         send(me.database, me.settings, again)
+
+
+def _feed(me: Child, batch_id: str) -> None:
+    """Let the batch's next job follow at once; upkeep does it a little later if this fails."""
+    try:
+        feed_batch(me.database, me.settings, batch_id)
+    except (*DATABASE_ERRORS, Unavailable):
+        _log.warning("batch.not_fed", batch=batch_id)
 
 
 def _count(me: Child) -> None:

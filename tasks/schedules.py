@@ -1,0 +1,60 @@
+"""The tick: fires every schedule whose slot has come.
+
+Any number of tickers may run: the guarded UPDATE in ``core.firing`` lets one of them fire each slot.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from core.firing import fire_due
+from core.log import get_logger
+from core.schedules import due_schedules
+from policy.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from core.db import Database
+    from core.tables import Firing
+    from tasks.upkeep import Upkeep
+
+_log = get_logger()
+
+
+def tick(upkeep: Upkeep) -> int:
+    """Fire what has come due; returns how many schedules did."""
+    settings = upkeep.settings
+    catalogue = _catalogue(settings.catalogue_dir)
+    return len(fire_all(upkeep.database, catalogue, settings.max_attempts))
+
+
+def fire_all(
+    database: Database, catalogue: Catalogue, max_attempts: int, at: datetime | None = None
+) -> list[Firing]:
+    """Fire what has come due by ``at`` (default: the database's now); returns what came of it.
+
+    One schedule that cannot be fired does not keep the others from their turn.
+    """
+    with database.reading() as session:
+        due = due_schedules(session, at)
+    fired = [fire_due(database, catalogue, schedule_id, max_attempts, at) for schedule_id in due]
+    for firing in filter(None, fired):
+        _log.info(
+            "schedule.fired",
+            schedule=firing.schedule_id,
+            outcome=firing.outcome,
+            due_at=firing.due_at.isoformat(),
+            missed=firing.missed,
+            batch=firing.batch_id,
+            error=firing.error,
+        )
+    return [firing for firing in fired if firing is not None]
+
+
+@cache
+def _catalogue(folder: Path | None) -> Catalogue:
+    """As in the API, a changed catalogue is read by the next start of the process."""
+    return Catalogue.load(*([folder] if folder else []))
