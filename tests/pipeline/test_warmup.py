@@ -170,6 +170,20 @@ def test_a_shape_that_is_not_warm_runs_at_once_and_uncompiled(
     engine.close()
 
 
+def test_compiles_in_a_request_stand_on_its_record(tiny_spec: ModelSpec) -> None:
+    """A worker that is not warmed up and may compile, so that there is something to count."""
+    policy = resolved(tiny_spec, compile=True, warmup=False, new_shape="compile")
+    backend = GraphCounter()
+    engine = Engine(tiny_spec, policy, device="cpu", backend=backend)
+    engine.prepare()
+    assert backend.graphs == 0
+    before = compiles_so_far()
+    first = engine.render(planned(tiny_spec, num_inference_steps=8)).acceleration
+    assert first["compiles"] == compiles_so_far() - before > 0
+    assert engine.render(planned(tiny_spec, num_inference_steps=8)).acceleration["compiles"] == 0
+    engine.close()
+
+
 def test_compiles_are_counted_after_a_reset_and_beyond_dynamos_own_memory() -> None:
     before = compiles_so_far()
     compile_something(299)
