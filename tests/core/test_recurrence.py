@@ -14,8 +14,8 @@ from policy.errors import FieldError, InvalidRequest
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
-# Of 2027: in Berlin 02:00 to 03:00 is skipped and repeated; in New York 02:00 to 03:00 is skipped and 01:00 to
-# 02:00 repeated. The two halves of a repeated hour are told apart by the offset.
+# Of 2027: in Berlin 02:00 to 03:00 is skipped and repeated; in New York 02:00 to 03:00 is skipped, and 01:00
+# to 02:00 repeated. The two halves of a repeated hour are told apart by the offset.
 SPRING = {BERLIN: "2027-03-28", NEW_YORK: "2027-03-14"}
 AUTUMN = {BERLIN: "2027-10-31", NEW_YORK: "2027-11-07"}
 
