@@ -25,8 +25,11 @@ from core.errors import AppError, DatabaseUnavailable
 from core.lifecycle import JobState
 from core.log import get_logger
 from core.tables import Job
+from policy.errors import PolicyError
 from tasks.broker import Broker
+from tasks.feeder import feed
 from tasks.outbox import send
+from tasks.schedules import tick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -140,7 +143,7 @@ def take_turn(upkeep: Upkeep, duty: Duty) -> None:
         return
     try:
         duty.do(upkeep)
-    except (SQLAlchemyError, AppError, OSError) as error:
+    except (SQLAlchemyError, AppError, PolicyError, OSError) as error:
         _log.warning("upkeep.failed", duty=duty.name, error=f"{type(error).__name__}: {error}")
     finally:
         upkeep.turned_at[duty.name] = time.monotonic()
@@ -277,6 +280,8 @@ def _send_all(upkeep: Upkeep, jobs: Iterable[Job]) -> int:
 DUTIES: tuple[Duty, ...] = (
     Duty("expire", expire_overdue),
     Duty("rescue", rescue_lost),
+    Duty("tick", tick),
+    Duty("feed", feed),
     Duty("resend_unsent", resend_unpublished),
     Duty("resend_missing", resend_missing),
     Duty("gone_workers", mark_gone_workers),
