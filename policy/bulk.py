@@ -15,6 +15,7 @@ from typing import Any
 
 from policy.blame import Blame
 from policy.catalogue import Catalogue
+from policy.cells import with_nearest
 from policy.errors import FieldError, InvalidRequest
 from policy.expansion import FIELDS, MAX_ROWS, Expansion, Row, read_expansion
 from policy.frame import Frame, read_frame
@@ -66,8 +67,8 @@ def make_orders(
         blame.add_general(error)
     orders = []
     for row in expansion:
-        if (order := _make_order(row, frame, catalogue, draw_seed, blame)) is not None:
-            orders.append(order)
+        order = _make_order(row, frame, catalogue, draw_seed, blame, text_cells=text_cells)
+        orders += [] if order is None else [order]
         if blame.full:
             blame.add_general(_unread(row))
             break
@@ -77,7 +78,13 @@ def make_orders(
 
 
 def _make_order(
-    row: Row, frame: Frame, catalogue: Catalogue, draw_seed: Callable[[], int], blame: Blame
+    row: Row,
+    frame: Frame,
+    catalogue: Catalogue,
+    draw_seed: Callable[[], int],
+    blame: Blame,
+    *,
+    text_cells: bool,
 ) -> Order | None:
     body, errors = frame.fill(row)
     request = None
@@ -86,7 +93,7 @@ def _make_order(
     except InvalidRequest as refusal:
         errors += refusal.errors
     for error in errors:
-        blame.add(row, error)
+        blame.add(row, with_nearest(error, row.given) if text_cells else error)
     if blame or request is None:
         return None
     plan = make_plan(request, catalogue[request.model], draw_seed)
@@ -118,9 +125,11 @@ def _check_names(expansion: Expansion, frame: Frame) -> Iterator[FieldError]:
 def _unknown_columns(unknown: list[str], expansion: Expansion, frame: Frame) -> Iterator[FieldError]:
     known = [*RenderRequest.model_fields, *sorted(frame.names)]
     uses = Counter(name for row in expansion.rows for name in row)
+    no_header = expansion.text_cells and frozenset(uses) <= frozenset(unknown)
     for name in unknown:
         nearest = _closest(name, known)
         hint = f'did you mean "{nearest}"?' if nearest else f"known: {listing(known, 'and')}"
+        hint += "; is the first line of the file the header?" if no_header else ""
         words = f"{quote(name)} is neither a field of a request nor named in a text of the template; {hint}"
         if name in expansion.grid:
             yield FieldError(f"grid.{show(name)}", f"grid: {words}", None, known, nearest)

@@ -6,12 +6,15 @@ A cell that does not read as its field's type stays text, and the check of the r
 import re
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Union, get_args, get_origin
 
+from policy.errors import FieldError
 from policy.request import RenderRequest
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
+_ZEROS = re.compile(r"\.0{1,2}$")  # not three, which may mean thousands
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -29,6 +32,17 @@ def typed_cells(row: Mapping[str, Any]) -> dict[str, Any]:
         else:
             typed[name] = cell
     return typed
+
+
+def with_nearest(error: FieldError, row: Mapping[str, Any]) -> FieldError:
+    """Adds to an error of a cell the number that was meant by `7,5` or `64.0`, if it is one."""
+    cell = row.get(error.field)
+    if error.nearest is not None or not isinstance(cell, str):
+        return error
+    meant = typed_cells({error.field: _ZEROS.sub("", cell.strip().replace(",", "."))}).get(error.field)
+    if meant is None or isinstance(meant, str):
+        return error
+    return replace(error, message=f"{error.message}; nearest: {meant}", nearest=meant)
 
 
 def _integer(cell: str) -> object:

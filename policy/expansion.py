@@ -47,6 +47,7 @@ class Expansion:
     template: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]
     grid: Mapping[str, Sequence[Any]]
+    text_cells: bool = False
 
     @property
     def per_row(self) -> int:
@@ -88,6 +89,7 @@ def read_expansion(body: Mapping[str, Any], *, text_cells: bool = False) -> Expa
         template=body.get("template") or {},
         rows=[typed_cells(row) for row in rows] if text_cells else rows,
         grid=body.get("grid") or {},
+        text_cells=text_cells,
     )
     errors = [*_check_overlap(expansion), *_check_total(expansion)]
     if errors:

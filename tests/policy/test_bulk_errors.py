@@ -245,9 +245,18 @@ def test_cells_that_do_not_read_as_their_type_are_told_with_the_row() -> None:
     errors = errors_of(template=MUG, rows=rows, text_cells=True)
     assert [error.message for error in errors] == [
         'row 1: width must be an integer, not "64.5"',
-        'row 1: guidance_scale must be a number, not "7,5"',
+        'row 1: guidance_scale must be a number, not "7,5"; nearest: 7.5',
         'row 1: metadata must be an object, not "{}"',
     ]
+    errors = errors_of(template=MUG, rows=[{"colour": "red", "width": "64,0", "seed": "x"}], text_cells=True)
+    assert [error.nearest for error in errors] == [64, None]
+
+
+def test_a_file_without_a_header_is_asked_for_one() -> None:
+    errors = errors_of(template=MUG, rows=[{"blue": "red"}, {"blue": "green"}], text_cells=True)
+    assert "is the first line of the file the header?" in errors[1].message
+    errors = errors_of(template=MUG, rows=[{"colour": "red", "size": "1"}], text_cells=True)
+    assert "header" not in errors[0].message
 
 
 json_values = st.recursive(
