@@ -16,6 +16,7 @@ from cli import (
     demo,
     doctor,
     explain,
+    flower,
     health,
     jobs,
     models,
@@ -107,6 +108,7 @@ app.add_typer(schedule.app, name="schedule", rich_help_panel=CLIENT)
 app.command(rich_help_panel=SERVERS)(processes.api)
 app.command(cls=PolicyCommand, rich_help_panel=SERVERS, context_settings=ACCEPT_UNKNOWN)(processes.worker)
 app.command(rich_help_panel=SERVERS)(processes.upkeep)
+app.command(rich_help_panel=SERVERS)(flower.flower)
 app.add_typer(processes.database, name="db", rich_help_panel=SERVERS)
 app.add_typer(health.app, name="health", rich_help_panel=SERVERS)
 

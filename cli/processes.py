@@ -34,7 +34,7 @@ def api(
     leashed: Leashed = False,
 ) -> None:
     """Answer HTTP calls."""
-    _prepare("api", leashed=leashed)
+    prepare("api", leashed=leashed)
     from api.serve import CannotServe, serve
     from core.settings import get_settings
 
@@ -59,7 +59,7 @@ def worker(
 
     spec, policy = resolve_policy(model, flags)
     require_worker_packages()
-    _prepare("worker", leashed=leashed)
+    prepare("worker", leashed=leashed)
     from core.settings import get_settings
     from tasks.worker import run_worker
 
@@ -71,7 +71,7 @@ def upkeep(*, leashed: Leashed = False) -> None:
 
     Celery Beat and the worker of the queue `control` in one process. Several may run.
     """
-    _prepare("upkeep", leashed=leashed)
+    prepare("upkeep", leashed=leashed)
     from core.settings import get_settings
     from tasks.control import run_control
 
@@ -94,7 +94,8 @@ def upgrade(*, leashed: Leashed = False) -> None:
     say("the database is up to date")
 
 
-def _prepare(process: str, *, leashed: bool) -> None:
+def prepare(process: str, *, leashed: bool) -> None:
+    """What every process does first: hold on to its starter's life and set up its log."""
     if leashed:
         hold_leash()
     from core.log import configure_logging

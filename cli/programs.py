@@ -101,3 +101,9 @@ def upkeep_program(folder: DataFolder, environment: Mapping[str, str]) -> Progra
     return Program(
         "upkeep", renderq_command("upkeep", "--leashed"), environment, folder.logs / "upkeep.log", stops=3
     )
+
+
+def flower_program(folder: DataFolder, environment: Mapping[str, str], port: int) -> Program:
+    """Flower, on loopback."""
+    command = renderq_command("flower", "--port", str(port), "--leashed")
+    return Program("flower", command, environment, folder.logs / "flower.log", stops=1)

@@ -19,6 +19,7 @@ from cli.supervisor import Say, Signals, Supervisor, closing_words
 if TYPE_CHECKING:
     from cli.client import Client
 
+LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 """For everything but the worker, whose model may take as long as it takes."""
 LOOK_S = 0.5
@@ -36,6 +37,8 @@ class StackPlan:
     port: int = 8700
     trust_network: bool = False
     flags: Sequence[str] = ()
+    flower_port: int | None = None
+    """None: without Flower."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
@@ -51,6 +54,7 @@ class Stack:
         self.folder = folder
         self.supervisor = supervisor
         self.url = f"http://{bracketed(plan.host)}:{plan.port}"
+        self.flower_url = None if plan.flower_port is None else f"http://{LOOPBACK}:{plan.flower_port}"
 
     def describe(self) -> dict[str, str | None]:
         """Where it is, for another process that wants to use it; no address of a server that is not ours."""
@@ -59,6 +63,7 @@ class Stack:
             "model": self.plan.model,
             "data": str(self.folder.root),
             "redis_url": self.redis_url,
+            "flower_url": self.flower_url,
         }
 
     def preparation(self) -> Iterator[str]:
@@ -105,6 +110,8 @@ def run_stack(plan: StackPlan, say: Say, show_line: Say, signals: Signals) -> It
     programs.require_worker_packages()
     with hold_folder(plan.data) as folder, socket_in(folder) as socket_path:
         plan = replace(plan, port=choose_port(plan.host, plan.port))
+        if plan.flower_port is not None:
+            plan = replace(plan, flower_port=choose_port(LOOPBACK, plan.flower_port, "--flower-port"))
         supervisor = Supervisor(say, show_line, signals)
         embedded = not plan.environment.get("RENDERQ_REDIS_URL")
         redis_url = f"redis+socket://{socket_path}" if embedded else None
@@ -131,6 +138,8 @@ def start(stack: Stack, socket_path: Path) -> None:
         programs.api_program(folder, environment, plan.host, plan.port, trusted=plan.trust_network)
     )
     supervisor.add(programs.upkeep_program(folder, environment))
+    if plan.flower_port is not None:
+        supervisor.add(programs.flower_program(folder, environment, plan.flower_port))
     supervisor.wait(lambda: get_json(stack.url, "/healthz") is not None, "the API", START_TIMEOUT_S)
 
 
@@ -154,7 +163,7 @@ def end_leftover(socket_path: Path) -> None:
         time.sleep(0.1)
 
 
-def choose_port(host: str, port: int) -> int:
+def choose_port(host: str, port: int, option: str = "--port") -> int:
     """The port to listen on; raise `CliError` when it is taken or not allowed."""
     deadline = time.monotonic() + PORT_PATIENCE_S
     while True:
@@ -164,7 +173,7 @@ def choose_port(host: str, port: int) -> int:
             if time.monotonic() > deadline:
                 raise CliError(
                     f"cannot listen on {host} port {port}: {error.strerror or error}; "
-                    "choose another with --port",
+                    f"choose another with {option}",
                     ExitCode.UNAVAILABLE,
                 ) from error
         time.sleep(0.1)

@@ -7,6 +7,8 @@ import typer
 
 from cli.exits import CliError
 from cli.flags import Flags, as_arguments, with_policy_flags
+from cli.flower import PORT as FLOWER_PORT
+from cli.flower import require_flower
 from cli.terminal import print_json_line, say
 
 if TYPE_CHECKING:
@@ -35,6 +37,12 @@ def up(
             "--trust-network", help="Allow other addresses: a proxy that checks callers stands in front."
         ),
     ] = False,
+    flower: Annotated[
+        bool, typer.Option("--flower", help="Run Flower, the monitor for workers and queues, as well.")
+    ] = False,
+    flower_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of Flower; 0 takes a free one.")
+    ] = FLOWER_PORT,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Do not show the processes' own lines.")
     ] = False,
@@ -54,6 +62,8 @@ def up(
 
     resolve_policy(model, flags)
     require_loopback(host, trusted=trust_network)
+    if flower:
+        require_flower()
     plan = StackPlan(
         data=data or get_settings().data_dir,
         model=model,
@@ -61,6 +71,7 @@ def up(
         port=port,
         trust_network=trust_network,
         flags=as_arguments(flags),
+        flower_port=flower_port if flower else None,
     )
     run(plan, quiet=quiet or as_json, as_json=as_json)
 
@@ -107,6 +118,8 @@ def announce(stack: "Stack", *, as_json: bool) -> None:
     say(f"\nrenderq is ready: {stack.url}, model {stack.plan.model}")
     prefix = "" if stack.url.endswith(":8700") else f"RENDERQ_URL={stack.url} "
     say(f'  {prefix}renderq submit "{EXAMPLE}"')
+    if stack.flower_url:
+        say(f"  Flower: {stack.flower_url}")
     say(f"  data and logs: {stack.folder.root}    stop: Ctrl-C\n")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import make_url
@@ -67,6 +67,8 @@ class Settings(BaseSettings):
     heartbeat_s: float = Field(5.0, gt=0, le=DAY_S)
     upkeep_interval_s: float = Field(5.0, gt=0, le=DAY_S)
     max_attempts: int = Field(3, ge=1, le=100)
+    flower_basic_auth: SecretStr | None = None
+    """``user:password`` that Flower asks for; without it Flower answers on loopback only."""
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -108,6 +110,17 @@ class Settings(BaseSettings):
     @classmethod
     def _check_public(cls, url: str | None) -> str | None:
         return None if url is None else _check_scheme(url, "http", "https").rstrip("/")
+
+    @field_validator("flower_basic_auth")
+    @classmethod
+    def _check_credentials(cls, credentials: SecretStr | None) -> SecretStr | None:
+        if credentials is not None:
+            words = credentials.get_secret_value()
+            user, _, password = words.partition(":")
+            # Browsers do not agree on the encoding of anything else.
+            if not (user and password and words.isascii() and words.isprintable()):
+                raise ValueError("must be user:password in printable ASCII characters, neither part empty")
+        return credentials
 
     @field_validator("heartbeat_s")
     @classmethod
