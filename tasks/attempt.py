@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -54,6 +55,11 @@ def run(me: Child, job: Job) -> None:
     except DATABASE_ERRORS:
         # Nothing can be written, not even a failure; the lease ends and upkeep takes the job back.
         _log.exception("job.end_not_written")
+    except SystemExit:
+        # The signal may have come between the move that queued the job again and the sending of its id.
+        with suppress(*DATABASE_ERRORS):
+            _send_again(me, job)
+        raise
     finally:
         _count(me)
     if not me.sound:
@@ -267,10 +273,12 @@ def _end(me: Child, job: Job, move: Callable[..., bool], *values: object, **name
 
 
 def _send_again(me: Child, job: Job) -> None:
-    """Send the id at once, unless the move ended in another state; upkeep sends it if this fails."""
+    """Send the id at once, if the job is to be run now and was not sent; upkeep sends it if this fails."""
     with me.database.reading() as session:
         again = store.find_job(session, job.id)
-    if again is not None and again.state == JobState.QUEUED:
+    if again is None or again.state != JobState.QUEUED:
+        return
+    if again.published_at is None and again.run_after is None:
         send(me.database, me.settings, again)
 
 

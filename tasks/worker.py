@@ -115,19 +115,21 @@ def _check_tables(settings: Settings) -> None:
 @patiently
 def _register(setup: child.Setup) -> None:
     database = Database(setup.settings.database_url)
-    with database.transaction() as session:
-        workers.register_worker(
-            session,
-            worker_id=setup.worker_id,
-            name=setup.name,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            model=setup.spec.id,
-            queue=queue_of(setup.spec.id),
-            policy=setup.policy.as_json(),
-            device=asdict(setup.hardware),
-        )
-    database.dispose()
+    try:
+        with database.transaction() as session:
+            workers.register_worker(
+                session,
+                worker_id=setup.worker_id,
+                name=setup.name,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                model=setup.spec.id,
+                queue=queue_of(setup.spec.id),
+                policy=setup.policy.as_json(),
+                device=asdict(setup.hardware),
+            )
+    finally:
+        database.dispose()  # a child would inherit the connection and close it for both
 
 
 def _run_celery(setup: child.Setup, drain_s: float) -> int:

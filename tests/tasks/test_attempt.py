@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from sqlalchemy import text, update
+from sqlalchemy import event, text, update
+from sqlalchemy.orm import Session
 
 from core import store
 from core.hardware import detect
@@ -45,13 +46,17 @@ def me(stage: Stage) -> Child:
     return Child(setup, engine, stage.database, stage.artifacts)
 
 
-def run(stage: Stage, me: Child, job_id: str, error: BaseException) -> Job:
-    assert isinstance(me.engine, Failing)
-    me.engine.error = error
+def claim(stage: Stage, me: Child, job_id: str) -> Job:
     with stage.database.transaction() as session:
         job = store.claim(session, job_id, me.setup.worker_id, 60)
     assert job is not None
-    attempt.run(me, job)
+    return job
+
+
+def run(stage: Stage, me: Child, job_id: str, error: BaseException) -> Job:
+    assert isinstance(me.engine, Failing)
+    me.engine.error = error
+    attempt.run(me, claim(stage, me, job_id))
     return stage.job(job_id)
 
 
@@ -160,6 +165,23 @@ def test_the_end_of_the_process_hands_the_job_back_uncounted(stage: Stage, me: C
         run(stage, me, job_id, SystemExit(0))
     job = stage.job(job_id)
     assert (job.state, job.counted_attempts) == (JobState.QUEUED, 0)
+    assert stage.messages() == 1
+
+
+def test_a_stop_between_queueing_a_job_again_and_sending_it_does_not_keep_it_from_being_sent(
+    stage: Stage, me: Child
+) -> None:
+    def stop(_: Session) -> None:
+        raise SystemExit(0)
+
+    job_id = stage.submit(send=False)
+    claimed = claim(stage, me, job_id)
+    assert isinstance(me.engine, Failing)
+    me.engine.error = NotFinite("NaN")
+    event.listen(Session, "after_commit", stop, once=True)  # the next unit of work queues the job again
+    with pytest.raises(SystemExit):
+        attempt.run(me, claimed)
+    assert stage.outcomes(job_id) == ["retried"]
     assert stage.messages() == 1
 
 
