@@ -3,9 +3,9 @@
 import pytest
 import structlog
 
-from tests.fixtures.workers import shared_stage, stage
+from tests.fixtures.workers import shared_stage, stage, stage_of_own_valkey
 
-__all__ = ["plain_logs", "shared_stage", "stage"]
+__all__ = ["plain_logs", "shared_stage", "stage", "stage_of_own_valkey"]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,6 +1,5 @@
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,23 +24,10 @@ from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import Stage
 
 
-@contextmanager
-def opened(stage: Stage) -> Iterator[Upkeep]:
-    upkeep = Upkeep.of(stage.settings)
-    yield upkeep
-    upkeep.database.dispose()
-
-
 @pytest.fixture
 def duties(stage: Stage) -> Iterator[Upkeep]:
-    with opened(stage) as upkeep:
-        yield upkeep
-
-
-@pytest.fixture
-def stage_of_own_valkey(tmp_path: Path, own_valkey: Valkey, own_database_url: str) -> Iterator[Stage]:
-    with Stage(tmp_path, own_valkey, own_database_url) as stage:
-        yield stage
+    with upkeep.opened(stage.settings) as duties:
+        yield duties
 
 
 def claim(stage: Stage, job_id: str, lease_s: float = 0.0) -> str:
@@ -116,7 +102,7 @@ def test_a_new_redis_server_gets_the_missing_messages_at_the_first_look(
     stage_of_own_valkey: Stage, own_valkey: Valkey
 ) -> None:
     stage = stage_of_own_valkey
-    with opened(stage) as duties:
+    with upkeep.opened(stage.settings) as duties:
         for _ in range(2):
             stage.submit()
         assert upkeep.resend_missing(duties) == 0
@@ -250,7 +236,7 @@ def test_a_duty_that_fails_does_not_keep_the_others_from_their_turn(
     job_id = stage.submit(send=False)
     claim(stage, job_id)
     own_valkey.kill()
-    with opened(stage) as duties:
+    with upkeep.opened(stage.settings) as duties:
         upkeep.look_after(duties)
     assert stage.job(job_id).state == JobState.QUEUED
 
