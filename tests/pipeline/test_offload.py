@@ -4,6 +4,8 @@ There is no second device here, so moves are seen where they are asked for (`Mod
 the GPU, "cpu" for the host. `tests/gpu` looks at the devices themselves.
 """
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -138,6 +140,16 @@ def test_a_component_loaded_anew_or_unhooked_moves_as_the_old_one_did(
         pipe.remove_all_hooks()  # as loading a LoRA does
         pipe.enable_model_cpu_offload()
         assert "vae" not in {name for name, to in moves.take().items() if HOST in to}
+
+
+def test_a_pipeline_let_go_of_frees_what_stayed_and_what_moved(tiny_spec: ModelSpec) -> None:
+    pipe = load(tiny_spec)
+    offload_components(pipe, ("transformer",), DEVICE)
+    draw(pipe)
+    parts = [weakref.ref(getattr(pipe, name)) for name in COMPONENTS]
+    del pipe
+    gc.collect()
+    assert [part() for part in parts] == [None] * len(parts)
 
 
 @pytest.mark.usefixtures("fresh_compiler")
