@@ -23,6 +23,8 @@ ELSEWHERE = {
     "source .venv/bin/activate": ".ci/run",
     "pip install": "Makefile",
     "valkey-server": "cli/valkey.py",
+    "docker compose": "tests/docker/test_compose.py",
+    "docker/.env": "tests/docker/test_files.py",
     "renderq db upgrade": "tests/e2e/test_up.py",
     "renderq api": "tests/e2e/test_up.py",
     "renderq upkeep": "tests/e2e/test_up.py",
