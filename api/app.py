@@ -7,10 +7,11 @@ from importlib.metadata import version
 from fastapi import Depends, FastAPI
 
 from api.deps import Services, refuse_unknown_parameters
+from api.heavy import make_limiter
 from api.middleware import Guard, RequestLog
 from api.openapi_document import build_openapi
 from api.problems import add_handlers
-from api.routes import content, health, home, jobs, models, workers
+from api.routes import batch_files, batches, content, health, home, jobs, models, schedules, workers
 from api.waiting import WaitingRoom
 from core.artifacts import ArtifactStore
 from core.db import Database
@@ -39,7 +40,8 @@ def create_app(settings: Settings | None = None, *, any_host: bool = False) -> F
     app.state.services = make_services(settings or get_settings())
     app.state.is_stopping = lambda: False
     app.state.waiting_room = WaitingRoom()
-    for routes in (jobs, content, models, workers, health, home):
+    app.state.heavy_limiter = make_limiter()
+    for routes in (jobs, content, batches, batch_files, schedules, models, workers, health, home):
         app.include_router(routes.router)
     add_handlers(app)
     app.add_middleware(Guard, public_url=app.state.services.settings.public_url, any_host=any_host)

@@ -1,23 +1,34 @@
 """Reads a call's body as one strict JSON object, before anything else looks at it.
 
-Python's reader takes more than JSON: it keeps the last of two equal keys, knows NaN and turns 1e999 into
-infinity. Each of these would let two readers of one body see two different orders, so each is refused here.
+``read_json`` is for small bodies; ``receive`` and ``parse_body`` are its two halves, for large ones, which
+are parsed outside the event loop. What strict means is told by ``core.strict_json``.
 """
 
 import asyncio
-import json
-import math
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from fastapi import Request
 
 from api.errors import Refused
+from core import strict_json
+from core.strict_json import DEPTH_LIMIT, BadJson
+from policy.errors import FieldError
+
+__all__ = [
+    "BODY_LIMIT_BYTES",
+    "DEPTH_LIMIT",
+    "parse_body",
+    "parse_part",
+    "read_json",
+    "receive",
+    "receive_chunks",
+]
 
 BODY_LIMIT_BYTES = 256 * 1024
 BODY_TIMEOUT_S = 30.0
-DEPTH_LIMIT = 16
-KEYS_LIMIT = 100
-"""Most keys of one object; each unknown one costs a search for the word that was meant."""
+OBJECTS_LIMIT = 25_000
+"""Most objects in one body: 10,000 rows with an object in each, and some. More would only fill the memory."""
 
 
 async def read_json(request: Request) -> dict[str, Any]:
@@ -26,40 +37,62 @@ async def read_json(request: Request) -> dict[str, Any]:
     Raises:
         Refused: 400, 408, 413 or 415, with the reason in words.
     """
-    _check_headers(request)
+    check_json_headers(request)
+    return parse_body(await receive(request, BODY_LIMIT_BYTES, BODY_TIMEOUT_S))
+
+
+async def receive(request: Request, limit: int, timeout_s: float) -> bytearray:
+    """Return the bytes of the body, once: at most ``limit`` of them, all within ``timeout_s``."""
+    raw = bytearray()
+    async for chunk in receive_chunks(request, limit, timeout_s):
+        raw += chunk
+    return raw
+
+
+async def receive_chunks(request: Request, limit: int, timeout_s: float) -> AsyncGenerator[bytes, None]:
+    """Yield the body as it comes and refuse it as soon as it is too large or too slow.
+
+    Raises:
+        Refused: 408, or 413; the latter before a byte is read when the call announces too many.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise too_large(limit)
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    stream = request.stream()
+    left = limit
+    while (chunk := await _next_chunk(stream, deadline, timeout_s)) is not None:
+        left -= len(chunk)
+        if left < 0:
+            raise too_large(limit)
+        yield chunk
+
+
+async def _next_chunk(stream: AsyncIterator[bytes], deadline: float, timeout_s: float) -> bytes | None:
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            raw = await _read(request)
+        async with asyncio.timeout_at(deadline):
+            return await anext(stream, None)
     except TimeoutError:
-        raise Refused("body_timeout", f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
-    return parse_object(raw)
+        raise Refused("body_timeout", f"the body did not arrive within {timeout_s:g} s") from None
 
 
-def parse_object(raw: bytes) -> dict[str, Any]:
+def parse_body(raw: bytes | bytearray) -> dict[str, Any]:
     """Return the JSON object in ``raw``, which must be UTF-8 and hold nothing else."""
     try:
-        body = json.loads(
-            raw.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-        )
-    except UnicodeDecodeError as error:
-        raise Refused("malformed_json", f"the body is not UTF-8: byte {error.start} cannot be read") from None
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise Refused("malformed_json", f"the body is not JSON: {error.msg} at {place}") from None
-    except RecursionError:
-        raise Refused("malformed_json", f"the body is nested deeper than {DEPTH_LIMIT} levels") from None
-    except ValueError as error:  # an integer of thousands of digits
-        raise Refused("malformed_json", f"the body holds a number that cannot be read: {error}") from None
-    if not isinstance(body, dict):
-        raise Refused("malformed_json", f"the body must be one JSON object, not {_kind(body)}")
-    _check_depth(body)
-    return body
+        return strict_json.parse_object(raw, objects_limit=OBJECTS_LIMIT)
+    except BadJson as error:
+        raise Refused(error.code, str(error)) from None
 
 
-def _check_headers(request: Request) -> None:
+def parse_part(raw: bytes, name: str) -> object:
+    """Return what the JSON text in the part ``name`` of a form says."""
+    try:
+        return strict_json.parse_json(raw, f"the part {name!r}", OBJECTS_LIMIT)
+    except BadJson as error:
+        raise Refused(error.code, str(error), errors=[FieldError(name, str(error))]) from None
+
+
+def check_json_headers(request: Request) -> None:
     media_type, _, parameters = request.headers.get("content-type", "").partition(";")
     if media_type.strip().lower() != "application/json":
         raise Refused("unsupported_media_type", "send the body with Content-Type: application/json")
@@ -68,62 +101,8 @@ def _check_headers(request: Request) -> None:
         raise Refused("unsupported_media_type", "the body must be in UTF-8")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused("unsupported_media_type", "send the body without Content-Encoding")
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced[:20]) > BODY_LIMIT_BYTES:
-        raise _too_large()
 
 
-async def _read(request: Request) -> bytes:
-    raw = bytearray()
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > BODY_LIMIT_BYTES:
-            raise _too_large()
-    return bytes(raw)
-
-
-def _too_large() -> Refused:
-    return Refused("body_too_large", f"the body is larger than {BODY_LIMIT_BYTES} bytes")
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(pairs) > KEYS_LIMIT:
-        raise Refused("malformed_json", f"an object has {len(pairs)} keys; at most {KEYS_LIMIT} are read")
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        if key in found:
-            raise Refused("duplicate_key", f"the key {key[:100]!r} stands twice in one object")
-        found[key] = value
-    return found
-
-
-def _refuse_constant(name: str) -> float:
-    raise Refused("malformed_json", f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise Refused("malformed_json", f"the number {text[:40]} is too large")
-    return value
-
-
-def _check_depth(body: object) -> None:
-    """Walk without recursion, so that a deep body cannot exhaust the stack here or later."""
-    level: list[object] = [body]
-    for _ in range(DEPTH_LIMIT):
-        level = [child for value in level for child in _children(value)]
-        if not level:
-            return
-    raise Refused("malformed_json", f"the body is nested deeper than {DEPTH_LIMIT} levels")
-
-
-def _children(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
-
-
-def _kind(value: object) -> str:
-    names: dict[type, str] = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
+def too_large(limit: int) -> Refused:
+    """Return the refusal of a body of more than ``limit`` bytes."""
+    return Refused("body_too_large", f"the body is larger than {limit} bytes")

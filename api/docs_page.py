@@ -44,13 +44,27 @@ def _operation(path: str, method: str, operation: Json) -> str:
         for item in operation.get("parameters", ())
     )
     answers = ((status, answer["description"]) for status, answer in operation["responses"].items())
-    body = "<p>Body: <a href='#RenderRequest'>RenderRequest</a></p>" if "requestBody" in operation else ""
+    body = _body(operation["requestBody"]) if "requestBody" in operation else ""
     return (
         f"<h3>{method} <code>{escape(path)}</code></h3>"
         f"<p>{escape(operation.get('description', ''))}</p>{body}"
         + _table(("parameter", "in", "type", "meaning"), parameters)
         + _table(("status", "answer"), answers)
     )
+
+
+def _body(described: Json) -> str:
+    """Name the object of a JSON body, and the parts of a form."""
+    content: Json = described["content"]
+    name = escape(_type(content["application/json"]["schema"]))
+    told = f"<p>Body: <a href='#{name}'>{name}</a></p>"
+    if "multipart/form-data" not in content:
+        return told
+    parts = content["multipart/form-data"]["schema"]["properties"]
+    rows = (
+        (part, "file" if "format" in facts else "text", facts["description"]) for part, facts in parts.items()
+    )
+    return told + "<p>or a form:</p>" + _table(("part", "type", "meaning"), rows)
 
 
 def _schema(name: str, schema: Json) -> str:

@@ -162,5 +162,5 @@ def _printable(scope: Scope) -> str:
 
 
 def _head_as_get(scope: Scope) -> Scope:
-    """HEAD is answered as GET; the server below leaves the body out."""
-    return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+    """HEAD is answered as GET; the server below leaves the body out. ``renderq_head`` saves making one."""
+    return {**scope, "method": "GET", "renderq_head": True} if scope["method"] == "HEAD" else scope

@@ -7,13 +7,14 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from api.bulk_requests import BatchOrder, ScheduleChange, ScheduleOrder
 from api.problems import Problem
 from policy.request import RenderRequest
 
-_EXTRA: tuple[type[BaseModel], ...] = (RenderRequest, Problem)
+_EXTRA: tuple[type[BaseModel], ...] = (RenderRequest, BatchOrder, ScheduleOrder, ScheduleChange, Problem)
 DESCRIPTION = (
-    "Submit render jobs, follow them, fetch their files. Errors are problem documents (RFC 9457) with a "
-    "stable `code`. Unknown fields and unknown query parameters are errors."
+    "Submit render jobs one by one, in batches and by schedules, follow them, fetch their files. Errors are "
+    "problem documents (RFC 9457) with a stable `code`. Unknown fields and query parameters are errors."
 )
 
 

@@ -1,5 +1,6 @@
 """Pieces of the OpenAPI document that FastAPI cannot know: problems, headers, the raw body, files."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -14,21 +15,49 @@ REPLAYED = "Idempotent-Replayed"
 Responses = dict[int | str, dict[str, Any]]
 
 _HEADERS: dict[str, tuple[str, str]] = {
-    "Location": ("string", "Address of the job."),
-    "Retry-After": ("integer", "Seconds until it makes sense to look again. Absent when the job has ended."),
+    "Location": ("string", "Address of what was made."),
+    "Retry-After": ("integer", "Seconds until it makes sense to look again. Absent when all has ended."),
     "Preference-Applied": ("string", "wait=N when this answer waited."),
-    REPLAYED: ("string", "true when an earlier call with this key made the job."),
+    REPLAYED: ("string", "true when an earlier call with this key made it."),
     "ETag": ("string", "The file's SHA-256 in quotes."),
     "Content-Range": ("string", "Which bytes these are."),
+    "Link": ("string", "The pages before and after, as rel=prev and rel=next."),
 }
 RENDER_REQUEST = {
     "required": True,
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RenderRequest"}}},
 }
+
+
+def json_or_form(schema: str, parts: Mapping[str, bool], *, file_required: bool = True) -> dict[str, Any]:
+    """Return a body that is the object ``schema``, or a form of ``parts`` (JSON or text) and a file."""
+    properties = {name: _part(schema, name, is_json=is_json) for name, is_json in parts.items()}
+    file = {"type": "string", "format": "binary", "description": "CSV, TSV or JSONL: one row for each job."}
+    form = {"type": "object", "properties": {"file": file, **properties}, "additionalProperties": False}
+    return {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}},
+            "multipart/form-data": {"schema": form | ({"required": ["file"]} if file_required else {})},
+        },
+    }
+
+
+def _part(schema: str, name: str, *, is_json: bool) -> dict[str, Any]:
+    written = "as JSON" if is_json else "as text"
+    return {"type": "string", "description": f"As {name} of {schema}, written {written}."}
+
+
+def binary(media_type: str, description: str, *headers: str) -> Responses:
+    """Return the entry of a download."""
+    content = {media_type: {"schema": {"type": "string", "format": "binary"}}}
+    return {200: {"description": description, "content": content, "headers": _headers(*headers)}}
+
+
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "The same key with the same body gives the same job; with another body 422.",
+    "description": "The same key with the same body gives what the first call made; with another body 422.",
     "schema": {"type": "string", "minLength": 1, "maxLength": KEY_LIMIT, "pattern": "^[!-~]+$"},
 }
 PREFER = {

@@ -1,7 +1,7 @@
 """Problem documents (RFC 9457): the one shape in which this API says no, and what turns errors into it."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -20,6 +20,8 @@ from policy.request_shape import in_words
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_S = 5
+ERRORS_IN_DETAIL = 5
+"""A sentence of ten thousand problems helps nobody; ``errors`` has them all."""
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +29,8 @@ log = structlog.get_logger(__name__)
 class FieldProblem(BaseModel):
     """One field of a call that is wrong, with what would be right."""
 
-    field: str = Field(description="Name of the field, parameter or header.")
+    row: int | None = Field(default=None, description="Row of a batch, from 1; null for what is in no row.")
+    field: str = Field(description="Name of the field, parameter, header or part of a form.")
     message: str
     limit: Any = Field(default=None, description="The limit that was passed, or the values allowed.")
     nearest: Any = Field(default=None, description="The nearest value that would be taken.")
@@ -88,7 +91,16 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def _field_problem(error: FieldError) -> FieldProblem:
-    return FieldProblem(field=error.field, message=error.message, limit=error.limit, nearest=error.nearest)
+    return FieldProblem(
+        row=error.row, field=error.field, message=error.message, limit=error.limit, nearest=error.nearest
+    )
+
+
+def tell(errors: Sequence[FieldError]) -> str:
+    """Return the first of ``errors`` as one text, and how many more there are."""
+    text = "; ".join(error.message for error in errors[:ERRORS_IN_DETAIL])
+    more = len(errors) - ERRORS_IN_DETAIL
+    return f"{text}; and {more} more" if more > 0 else text
 
 
 def _refused(request: Request, error: Exception) -> Response:
@@ -110,15 +122,14 @@ def _app_error(request: Request, error: Exception) -> Response:
 
 def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, InvalidRequest)  # noqa: S101
-    detail = "; ".join(field.message for field in error.errors)
-    return problem_response(request, "invalid_request", detail, errors=error.errors)
+    return problem_response(request, "invalid_request", tell(error.errors), errors=error.errors)
 
 
 def _invalid_parameters(request: Request, error: Exception) -> Response:
     """Only path and query parameters come here: bodies are read by ``policy``."""
     assert isinstance(error, RequestValidationError)  # noqa: S101
     errors = [_parameter_in_words(found) for found in error.errors()]
-    return problem_response(request, "invalid_query", "; ".join(e.message for e in errors), errors=errors)
+    return problem_response(request, "invalid_query", tell(errors), errors=errors)
 
 
 def _parameter_in_words(found: Any) -> FieldError:  # noqa: ANN401 - pydantic's record of one error
@@ -134,7 +145,7 @@ def _known_methods(request: Request) -> str:
     """The framework names only those of the first route at this address."""
     known = [
         method
-        for method in ("GET", "POST")
+        for method in ("GET", "POST", "PATCH", "DELETE")
         if any(
             route.matches({**request.scope, "method": method})[0] == Match.FULL
             for route in request.app.routes

@@ -73,7 +73,8 @@ class JobView(BaseModel):
     attempt: int = Field(description="The current or last try, from 1; 0 before the first.")
     max_attempts: int
     queue_position: int | None = Field(
-        description="Place among the model's queued jobs, 1 being the next. Null in lists and if not queued."
+        description="Place among the model's queued jobs, 1 being the next. Null in lists, if not queued, "
+        "and while its batch holds the job back."
     )
     progress: Progress | None
     artifacts: list[ArtifactView]
@@ -81,8 +82,9 @@ class JobView(BaseModel):
     timings_ms: dict[str, float] | None
     acceleration: dict[str, Any] | None
     worker: str | None = Field(description="Id of the worker that has or had it last.")
-    batch_id: str | None = None
-    schedule_id: str | None = None
+    batch_id: str | None
+    batch_row: int | None = Field(description="Its row in the batch, from 1.")
+    schedule_id: str | None = Field(description="The schedule that made its batch.")
     metadata: dict[str, str]
     warnings: list[str] = Field(description="What may keep the job from ending soon, in words.")
     urls: JobUrls

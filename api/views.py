@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from sqlalchemy.orm import Session
 
+from api.bulk_views import holding_back
 from api.schemas import (
     ArtifactView,
     JobError,
@@ -19,7 +20,7 @@ from api.schemas import (
 from api.serving import Serving
 from core.lifecycle import JobState
 from core.store import queue_position
-from core.tables import Artifact, Job, Worker
+from core.tables import Artifact, Batch, Job, Worker
 from policy.model_spec import ModelSpec
 
 NOT_SENT = "the queue did not take the job yet; it is stored and will be sent again"
@@ -30,6 +31,7 @@ _PRIORITY_WORDS = {number: word for word, number in PRIORITY_NUMBERS.items()}
 def view_job(session: Session, job: Job, base_url: str, serving: Serving, *, place: bool = True) -> JobView:
     """Return ``job`` as callers see it; ``place`` False saves counting the jobs before it."""
     url = f"{base_url}/v1/jobs/{job.id}"
+    batch = None if job.batch_id is None else session.get(Batch, job.batch_id)
     return JobView(
         id=job.id,
         status=job.state,
@@ -51,8 +53,11 @@ def view_job(session: Session, job: Job, base_url: str, serving: Serving, *, pla
         timings_ms=_timings(job),
         acceleration=job.acceleration,
         worker=job.worker_id,
+        batch_id=job.batch_id,
+        batch_row=job.batch_row,
+        schedule_id=None if batch is None else batch.schedule_id,
         metadata=job.metadata_,
-        warnings=_warnings(session, job, serving),
+        warnings=_warnings(session, job, batch, serving),
         urls=JobUrls(self=url, cancel=f"{url}/cancel", content=f"{url}/content"),
     )
 
@@ -111,11 +116,16 @@ def _milliseconds(begin: datetime, end: datetime) -> float:
     return round((end - begin).total_seconds() * 1000, 1)
 
 
-def _warnings(session: Session, job: Job, serving: Serving) -> list[str]:
+def _warnings(session: Session, job: Job, batch: Batch | None, serving: Serving) -> list[str]:
     if job.state != JobState.QUEUED:
         return []
     found: Sequence[str | None] = (
         serving.warning(session, job.model),
-        None if job.published_at else NOT_SENT,
+        _why_held(batch) if job.held and batch is not None else None,
+        None if job.published_at or job.held else NOT_SENT,
     )
     return [warning for warning in found if warning]
+
+
+def _why_held(batch: Batch) -> str:
+    return holding_back(batch) or "the rows of its batch before it are sent first"

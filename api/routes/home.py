@@ -33,6 +33,8 @@ async def docs(request: Request) -> HTMLResponse:
 
 _LINKS = {
     "jobs": "/v1/jobs",
+    "batches": "/v1/batches",
+    "schedules": "/v1/schedules",
     "models": "/v1/models",
     "workers": "/v1/workers",
     "alive": "/healthz",

@@ -7,10 +7,10 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.body import read_json
 from api.deps import LOCAL_CALLER, BaseUrl, PathId, Services, ServicesDep
-from api.errors import Refused
 from api.idempotency import read_key
 from api.openapi_parts import IDEMPOTENCY_KEY, PREFER, RENDER_REQUEST, REPLAYED, problems, with_headers
 from api.prefer import wait_seconds
+from api.queries import bad_query, check_ids
 from api.schemas import JobStatus, JobView, Page
 from api.serving import Serving
 from api.submission import submit
@@ -18,10 +18,8 @@ from api.views import view_job
 from api.waiting import wait_for_end
 from core import store
 from core.errors import InvalidQuery
-from core.ids import is_id
 from core.lifecycle import JobState
 from core.queries import MAX_LIMIT
-from policy.errors import FieldError
 
 router = APIRouter(tags=["jobs"])
 HINT_LIMIT_S = 10
@@ -68,21 +66,27 @@ def list_jobs(
     base_url: BaseUrl,
     status: JobStatus | None = None,
     model: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9._-]{1,200}$")] = None,
+    batch: Annotated[str | None, Query(description="Id of the batch whose rows they are.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
     after: Annotated[str | None, Query(description="The last_id of the page before.")] = None,
 ) -> Page[JobView]:
     """Return a page of jobs; jobs that are submitted meanwhile do not shift the next one."""
-    if after is not None and not is_id(after):
-        raise _bad_after("after must be the id of a job")
+    check_ids(after=after, batch=batch)
     state = None if status is None else JobState(status)
     serving = Serving(services.heard_within_s)
     with services.database.reading() as session:
         try:
             page = store.list_jobs(
-                session, caller=LOCAL_CALLER, status=state, model=model, limit=limit, after=after
+                session,
+                caller=LOCAL_CALLER,
+                status=state,
+                model=model,
+                batch=batch,
+                limit=limit,
+                after=after,
             )
         except InvalidQuery as error:  # the limit has been looked at before
-            raise _bad_after(error.message) from None
+            raise bad_query("after", error.message) from None
         jobs = [view_job(session, job, base_url, serving, place=False) for job in page.jobs]
     return Page(data=jobs, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more)
 
@@ -123,10 +127,6 @@ def cancel_job(job_id: PathId, response: Response, services: ServicesDep, base_u
     response.status_code = 200 if row.state.is_terminal else 202
     _hint(response, job)
     return job
-
-
-def _bad_after(message: str) -> Refused:
-    return Refused("invalid_query", message, errors=[FieldError("after", message)])
 
 
 async def _wait(request: Request, response: Response, services: Services, job_id: str) -> bool:

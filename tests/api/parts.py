@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from core import store, workers
+from core import batches, store, workers
 from core.artifacts import ArtifactStore, artifact_key
 from core.db import Database
 from core.ids import new_id
@@ -60,6 +60,28 @@ class Worker:
             )
             workers.update_worker(session, self.id, state=state)
         return self.id
+
+    def release(self, batch_id: str, model: str = "tiny") -> None:
+        """Let every held row of the batch be claimed, as the feeder does by and by."""
+        with self._database.transaction() as session:
+            batches.release(session, batch_id, {model: 10_000})
+
+    def end(self, batch_id: str, *files: bytes, fail_row: int = 0, media_type: str = "image/png") -> None:
+        """Bring every row of the batch to its end: ``fail_row`` fails, the others make ``files``."""
+        self.release(batch_id)
+        with self._database.reading() as session:
+            jobs = [
+                (job.id, job.batch_row)
+                for job in batches.batch_jobs(session, batch_id)
+                if not job.state.is_terminal
+            ]
+        for job_id, row in jobs:
+            if row == fail_row:
+                self.fail(job_id, "out_of_memory", "the GPU has no room")
+            else:
+                self.complete(job_id, *(files or (b"picture",)), media_type=media_type)
+        with self._database.transaction() as session:
+            batches.close_finished(session, [batch_id])
 
     def claim(self, job_id: str, step: int | None = None) -> int:
         """Take the job and report ``step`` of 24; returns the attempt."""

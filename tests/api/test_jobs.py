@@ -231,4 +231,6 @@ def test_a_bad_parameter_is_told_with_its_value_limit_and_nearest(
     client: TestClient, query: str, words: str, limit: object, nearest: object
 ) -> None:
     (error,) = client.get(f"/v1/jobs?{query}").json()["errors"]
-    assert error == {"field": "limit", "message": words, "limit": limit, "nearest": nearest}
+    assert error == {
+        "row": None, "field": "limit", "message": words, "limit": limit, "nearest": nearest,
+    }  # fmt: skip

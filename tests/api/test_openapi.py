@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from api.bulk_requests import BATCH_PARTS, SCHEDULE_PARTS
 from api.errors import PROBLEMS
 from api.openapi import write_document
 from policy.request import RenderRequest
@@ -75,9 +76,22 @@ def test_every_operation_has_an_id_of_its_own_and_tells_of_its_refusals(document
                 assert schema["$ref"].endswith("/Problem"), (path, status)
 
 
+def test_a_batch_is_described_as_an_object_and_as_a_form(document: Any) -> None:
+    content = document["paths"]["/v1/batches"]["post"]["requestBody"]["content"]
+    assert content["application/json"]["schema"]["$ref"].endswith("/BatchOrder")
+    form = content["multipart/form-data"]["schema"]
+    assert form["required"] == ["file"]
+    assert form["properties"].keys() == {"file", *BATCH_PARTS}
+    schemas = document["components"]["schemas"]
+    assert schemas["BatchOrder"]["properties"].keys() == {"rows", *BATCH_PARTS}
+    assert schemas["ScheduleOrder"]["properties"].keys() == {"rows", *SCHEDULE_PARTS}
+    assert schemas["ScheduleOrder"]["required"] == ["name"]
+    assert "required" not in schemas["ScheduleChange"]
+
+
 def test_path_and_query_parameters_are_described(document: Any) -> None:
     names = {item["name"] for item in document["paths"]["/v1/jobs"]["get"]["parameters"]}
-    assert names == {"status", "model", "limit", "after"}
+    assert names == {"status", "model", "batch", "limit", "after"}
     for path, _, operation in operations(document):
         described = {item["name"] for item in operation.get("parameters", []) if item["in"] == "path"}
         assert described == set(re.findall(r"{(\w+)}", path))

@@ -150,6 +150,22 @@ def test_it_stays_light_and_never_loads_the_gpu_stack(
     assert facts["peak_mb"] < MOST_RESIDENT_MB
 
 
+def test_a_zip_whose_file_cannot_be_read_to_its_end_breaks_the_connection(
+    start: Callable[..., Served], committed_database: Database, tmp_path: Path
+) -> None:
+    served = start()
+    worker = Worker(committed_database, ArtifactStore((tmp_path / "artifacts").as_uri()))
+    body = {"template": ORDER, "grid": {"n": [1, 1, 1]}}
+    batch = served.client.post("/v1/batches", json=body).json()
+    worker.end(batch["id"], os.urandom(50_000))
+    assert served.client.get(batch["urls"]["content"]).content.endswith(b"\0\0")
+    second = sorted((tmp_path / "artifacts").rglob("*.png"))[1]
+    second.write_bytes(b"short")
+    with pytest.raises(httpx2.RemoteProtocolError, match="incomplete"):
+        served.client.get(batch["urls"]["content"])
+    assert served.client.get("/healthz").status_code == 200
+
+
 def test_a_call_in_hand_is_finished_before_the_end(
     start: Callable[..., Served], own_valkey: Valkey, committed_database: Database
 ) -> None:

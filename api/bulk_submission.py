@@ -1,0 +1,67 @@
+"""Takes a batch in: check every row, store all of them in one transaction, commit; the feeder sends them."""
+
+import secrets
+from typing import Any
+
+from api.bulk_requests import BatchHead, BatchOrder, check_head, check_nothing_wrong, gather
+from api.bulk_schemas import BatchView
+from api.bulk_views import view_whole_batch
+from api.deps import LOCAL_CALLER, Services
+from api.serving import Serving
+from api.upload import Order, Upload
+from core import batches
+from policy.bulk import Order as JobOrder
+from policy.bulk import make_orders
+from policy.errors import FieldError
+from policy.request import SEED_LIMIT
+from policy.windows import check_window
+
+
+def submit_batch(
+    services: Services, upload: Upload, key: str | None, base_url: str
+) -> tuple[BatchView, bool]:
+    """Store the batch that ``upload`` orders. Takes seconds for ten thousand rows: call it in a thread.
+
+    Returns:
+        The batch, and whether an earlier call with the same idempotency key had made it.
+
+    Raises:
+        InvalidRequest: With the problems of all rows; nothing was written.
+        IdempotencyMismatch: The key came with another body before.
+    """
+    order = upload.parse()
+    errors = list(check_head(order.body, BatchHead, BatchOrder))
+    with gather(errors):
+        window = read_window(order.body.get("window"))
+    orders = check_rows(services, order, errors)
+    with services.database.transaction() as session:
+        batch, replayed = batches.create_batch(
+            session,
+            caller=LOCAL_CALLER,
+            name=order.body.get("name") or "",
+            orders=orders,
+            template=order.body.get("template") or {},
+            window=window,
+            max_attempts=services.settings.max_attempts,
+            idempotency=None if key is None else (key, order.fingerprint),
+        )
+        view = view_whole_batch(session, batch, base_url, Serving(services.heard_within_s))
+    return view, replayed
+
+
+def check_rows(services: Services, order: Order, errors: list[FieldError]) -> list[JobOrder]:
+    """Return the jobs of ``order``; its problems are told with ``errors``, found before."""
+    orders: list[JobOrder] = []
+    with gather(errors):
+        orders = make_orders(order.body, services.catalogue, _draw_seed, text_cells=bool(order.text_cells))
+    check_nothing_wrong(errors)
+    return orders
+
+
+def read_window(body: object, timezone: str | None = None) -> dict[str, Any] | None:
+    """Return the window that ``body`` describes, in ``timezone`` unless it names its own; None for None."""
+    return None if body is None else check_window(body, timezone).model_dump()
+
+
+def _draw_seed() -> int:
+    return secrets.randbelow(SEED_LIMIT)

@@ -1,0 +1,26 @@
+"""What the query parameters of several addresses have in common."""
+
+from typing import Annotated
+
+from fastapi import Query
+
+from api.errors import Refused
+from core.ids import is_id
+from core.queries import MAX_LIMIT
+from policy.errors import FieldError
+
+After = Annotated[str | None, Query(description="The last_id of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+
+
+def check_ids(**values: str | None) -> None:
+    """Refuse query parameters that must be ids and are none."""
+    for name, value in values.items():
+        if value is not None and not is_id(value):
+            raise bad_query(name, f"{name} must be an id as this API gives it")
+
+
+def bad_query(name: str, message: str, limit: object = None, nearest: object = None) -> Refused:
+    """Return the refusal of one query parameter."""
+    error = FieldError(name, message, limit=limit, nearest=nearest)
+    return Refused("invalid_query", message, errors=[error])

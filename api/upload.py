@@ -1,0 +1,201 @@
+"""Receives a large body: one JSON object, or a form with an uploaded table.
+
+Only receiving happens on the event loop. What came is parsed by ``Upload.parse`` in a thread; the bytes of a
+file wait in a temporary file that has no name and goes away by itself.
+"""
+
+import hashlib
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
+
+from fastapi import Request
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import FormData, Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from api.body import BODY_LIMIT_BYTES, check_json_headers, parse_body, parse_part, receive, receive_chunks
+from api.errors import Refused
+from api.idempotency import fingerprint
+from api.problems import tell
+from core.rowfile import has_text_cells, read_rows
+from policy.errors import FieldError
+
+UPLOAD_LIMIT_BYTES = 32 * 1024 * 1024
+"""Of the whole body, file and all."""
+UPLOAD_TIMEOUT_S = 300.0
+FILE = "file"
+_MOST_PARTS = 40
+_BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
+
+Parts = Mapping[str, bool]
+"""Names of the parts that a form may have besides its file, and whether they are JSON; the rest is text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a call asks for, as one object; the rows of a file stand under ``rows``."""
+
+    body: dict[str, Any]
+    text_cells: bool | None
+    """Whether the rows came from a table, in which every cell is text; None when there are no rows."""
+    fingerprint: str
+    """Equal for calls that say the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A body that has arrived; ``parse`` reads it, once, and takes its time: call it in a thread."""
+
+    parse: Callable[[], Order]
+
+
+async def receive_order(request: Request, parts: Parts, *, file_required: bool = True) -> Upload:
+    """Wait for the body of ``request``: a JSON object, or a form of ``parts`` and a file.
+
+    Raises:
+        Refused: 400, 408, 413, 415 or 422: too large, too slow, of another type, or with parts that are
+            unknown, repeated or missing.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "multipart/form-data":
+        _check_is_json(request, media_type)
+        raw = await receive(request, UPLOAD_LIMIT_BYTES, UPLOAD_TIMEOUT_S)
+        return Upload(lambda: _parse_json_order(raw))
+    form = await _receive_form(request)
+    texts, file = _check_parts(form, parts, file_required=file_required)
+    return Upload(lambda: _parse_form_order(texts, file, parts))
+
+
+def _check_is_json(request: Request, media_type: str) -> None:
+    if media_type != "application/json":
+        wanted = "Content-Type: application/json, or multipart/form-data with a file"
+        raise Refused("unsupported_media_type", f"send the body with {wanted}")
+    check_json_headers(request)
+
+
+def _parse_json_order(raw: bytearray) -> Order:
+    body = parse_body(raw)
+    return Order(body, text_cells=False if "rows" in body else None, fingerprint=fingerprint(body))
+
+
+# --- forms ----------------------------------------------------------------------------------------------
+
+
+async def _receive_form(request: Request) -> FormData:
+    """Latin-1 loses no byte, so that texts that are not UTF-8 can be refused and not guessed at."""
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refused("unsupported_media_type", "send the body without Content-Encoding")
+    boundary = _boundary(request)
+    kind = f'multipart/form-data; charset=latin-1; boundary="{boundary}"'
+    try:
+        return await _parser(Headers({"content-type": kind}), _whole(request, boundary)).parse()
+    except MultiPartException as error:
+        raise Refused("malformed_form", f"the form cannot be read: {error.message}") from None
+
+
+async def _whole(request: Request, boundary: str) -> AsyncGenerator[bytes, None]:
+    """Yield the body, and miss its closing line, which the parser does not."""
+    end = f"--{boundary}--".encode("ascii")
+    last = b""
+    async for chunk in receive_chunks(request, UPLOAD_LIMIT_BYTES, UPLOAD_TIMEOUT_S):
+        yield chunk
+        last = (last + chunk)[-2 * len(end) :]
+    if end not in last:
+        raise MultiPartException("it breaks off before its last boundary.")
+
+
+def _parser(headers: Headers, chunks: AsyncGenerator[bytes, None]) -> MultiPartParser:
+    return MultiPartParser(
+        headers, chunks, max_files=_MOST_PARTS, max_fields=_MOST_PARTS, max_part_size=BODY_LIMIT_BYTES
+    )
+
+
+def _boundary(request: Request) -> str:
+    _, options = parse_options_header(request.headers.get("content-type"))
+    boundary = options.get(b"boundary", b"")
+    if not _BOUNDARY.fullmatch(boundary):
+        raise Refused("malformed_form", "Content-Type names no boundary of the form's parts")
+    return boundary.decode("ascii")
+
+
+def _check_parts(
+    form: FormData, parts: Parts, *, file_required: bool
+) -> tuple[dict[str, bytes], UploadFile | None]:
+    """Return the texts by name, and the file; all that is wrong with the parts is told at once."""
+    errors: list[FieldError] = []
+    texts: dict[str, bytes] = {}
+    files: list[UploadFile] = []
+    for raw_name, value in form.multi_items():
+        name = _printable(raw_name)
+        if name in texts or (name == FILE and files):
+            errors.append(FieldError(name, f"the part {name!r} stands twice in the form"))
+        elif name == FILE and not isinstance(value, str):
+            files.append(value)
+        elif name not in parts or not isinstance(value, str):
+            errors.append(_misplaced(name, parts, is_file=not isinstance(value, str)))
+        else:
+            texts[name] = value.encode("latin-1")
+    if file_required and not files and not any(error.field == FILE for error in errors):
+        errors.append(FieldError(FILE, "the form has no part 'file' with a CSV or JSONL file"))
+    if errors:
+        _close(form)
+        raise Refused("invalid_request", tell(errors), errors=errors)
+    return texts, files[0] if files else None
+
+
+def _misplaced(name: str, parts: Parts, *, is_file: bool) -> FieldError:
+    known = sorted([FILE, *parts])
+    if name == FILE:
+        return FieldError(name, "the part 'file' must be an uploaded file with a name, not a text")
+    if name in parts and is_file:
+        return FieldError(name, f"the part {name!r} must be a text, not an uploaded file")
+    hint = "; rows are in the file" if name == "rows" else ""
+    return FieldError(
+        name, f"{name!r} is not a part of this form; known: {', '.join(known)}{hint}", limit=known
+    )
+
+
+def _printable(latin_1: str) -> str:
+    """The name as UTF-8 where it is that, short and safe to show."""
+    text = latin_1.encode("latin-1").decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else "?" for char in text[:100])
+
+
+def _close(form: FormData) -> None:
+    for _, value in form.multi_items():
+        if not isinstance(value, str):
+            value.file.close()
+
+
+def _parse_form_order(texts: Mapping[str, bytes], file: UploadFile | None, parts: Parts) -> Order:
+    with file.file if file else nullcontext() as spooled:
+        body = {
+            name: parse_part(raw, name) if parts[name] else _parse_text(name, raw)
+            for name, raw in texts.items()
+        }
+        if file is None or spooled is None:
+            return Order(body, text_cells=None, fingerprint=fingerprint(body))
+        return _with_rows(body, spooled.read(), _base_name(file.filename or ""))
+
+
+def _with_rows(body: dict[str, Any], content: bytes, name: str) -> Order:
+    whole = body | {FILE: hashlib.sha256(content).hexdigest(), "suffix": PurePosixPath(name).suffix}
+    rows = read_rows(content, name)
+    return Order(body | {"rows": rows}, text_cells=has_text_cells(name), fingerprint=fingerprint(whole))
+
+
+def _base_name(latin_1: str) -> str:
+    """The last part of the file's name, which only tells its type; nothing is ever written under it."""
+    return PureWindowsPath(_printable(latin_1[-100:])).name
+
+
+def _parse_text(name: str, raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        detail = f"the part {name!r} is not UTF-8: byte {error.start} cannot be read"
+        raise Refused("malformed_form", detail, errors=[FieldError(name, detail)]) from None
