@@ -72,9 +72,9 @@ def change_schedule(services: Services, schedule_id: str, upload: Upload, base_u
         NotFound: There is no such schedule.
         Conflict: It would be enabled although it can never come due.
     """
-    change = upload.parse()
     with services.database.reading() as session:
         kept = schedules.get_schedule(session, schedule_id, LOCAL_CALLER, with_order=True)
+    change = upload.parse()
     errors = list(check_head(change.body, ScheduleHead, ScheduleChange, partial=True))
     new = {name: change.body[name] for name in ScheduleHead.model_fields if name in change.body}
     new |= _new_rule(kept, change.body, errors)

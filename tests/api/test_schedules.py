@@ -10,13 +10,16 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
+from api.schedule_submission import change_schedule
+from api.upload import Order, Upload
+from core.errors import Conflict
 from core.ids import new_id
 from core.tables import Schedule
 from tests.api.parts import BASE, assert_problem
 
 TEMPLATE = {"model": "tiny", "prompt": "a {colour} house"}
 RULE = {"cron": "0 22 * * *", "timezone": "Europe/Berlin"}
-ORDER = {"name": "nightly", "template": TEMPLATE, "rows": [{"colour": "red"}, {"colour": "white"}]}
+BODY = {"name": "nightly", "template": TEMPLATE, "rows": [{"colour": "red"}, {"colour": "white"}]}
 CSV = b"colour,seed\nred,\nwhite,5\n"
 Call = Callable[..., dict[str, Any]]
 
@@ -25,7 +28,7 @@ Call = Callable[..., dict[str, Any]]
 def make(client: TestClient) -> Call:
     def make(**fields: object) -> dict[str, Any]:
         rule = {} if {"at", "every_s"} & fields.keys() else RULE
-        answer = client.post("/v1/schedules", json=ORDER | rule | fields)
+        answer = client.post("/v1/schedules", json=BODY | rule | fields)
         assert answer.status_code == 201, answer.text
         schedule: dict[str, Any] = answer.json()
         return schedule
@@ -49,7 +52,7 @@ def fired(client: TestClient, schedule: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_schedule_is_made_with_its_next_slot(client: TestClient) -> None:
     window = {"start": "22:00", "end": "06:00", "timezone": "Europe/Berlin"}
-    answer = client.post("/v1/schedules", json=ORDER | RULE | {"window": window})
+    answer = client.post("/v1/schedules", json=BODY | RULE | {"window": window})
     assert answer.status_code == 201
     schedule = answer.json()
     url = f"{BASE}/v1/schedules/{schedule['id']}"
@@ -143,7 +146,7 @@ BAD: list[tuple[dict[str, object], str]] = [
 def test_a_bad_schedule_is_refused_and_the_field_named(
     client: TestClient, database_kind: str, change: dict[str, object], field: str
 ) -> None:
-    problem = assert_problem(client.post("/v1/schedules", json=ORDER | RULE | change), 422, "invalid_request")
+    problem = assert_problem(client.post("/v1/schedules", json=BODY | RULE | change), 422, "invalid_request")
     assert field in [error["field"] for error in problem["errors"]]
     assert client.get("/v1/schedules").json()["data"] == []
 
@@ -307,6 +310,18 @@ def test_the_rows_are_replaced_by_a_file(client: TestClient, make: Call) -> None
     assert client.get(batch["urls"]["jobs"]).json()["data"][0]["plan"]["seed"] == 7
 
 
+def test_a_change_that_another_one_overtakes_is_refused(client: TestClient, make: Call) -> None:
+    schedule = make()
+
+    def parse() -> Order:
+        assert client.patch(schedule["urls"]["self"], json={"rows": [{"colour": "blue"}]}).status_code == 200
+        return Order({"template": {"model": "tiny", "prompt": "{colour}"}}, None, "")
+
+    with pytest.raises(Conflict, match="changed by another call"):
+        change_schedule(client.app.state.services, schedule["id"], Upload(parse), BASE)  # type: ignore[attr-defined]
+    assert client.get(schedule["urls"]["self"]).json()["template"] == TEMPLATE
+
+
 def test_a_change_of_nothing_is_a_change_of_nothing(client: TestClient, make: Call) -> None:
     schedule = make()
     changed = client.patch(schedule["urls"]["self"], json={}).json()
@@ -380,7 +395,7 @@ def test_an_order_that_is_not_valid_any_more_is_a_firing_that_failed(
 ) -> None:
     schedule = make()
     with committed_database.transaction() as session:
-        order = {"template": TEMPLATE | {"model": "gone"}, "rows": ORDER["rows"]}
+        order = {"template": TEMPLATE | {"model": "gone"}, "rows": BODY["rows"]}
         session.execute(update(Schedule).where(Schedule.id == schedule["id"]).values(order=order))
     firing = fired(client, schedule)
     assert (firing["outcome"], firing["batch_id"], firing["batch"]) == ("failed", None, None)
