@@ -18,7 +18,14 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError  # noqa: A004
+from sqlalchemy.exc import (
+    DatabaseError,
+    DBAPIError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    TimeoutError,  # noqa: A004
+)
 from sqlalchemy.orm import Session
 
 from core.errors import DatabaseNotUpgraded, DatabaseUnavailable
@@ -117,10 +124,23 @@ class Database:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (OperationalError, InterfaceError, TimeoutError) as error:
+    except (DatabaseError, InterfaceError, TimeoutError) as error:
+        if not _is_away(error):
+            raise
         # The first line: what the driver said, without statement and values.
         reason = str(error.orig if isinstance(error, DBAPIError) else error).splitlines()
         raise DatabaseUnavailable(f"The database did not answer: {' '.join(reason[:1])}") from error
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether the database cannot do its work, as opposed to refusing what was asked of it.
+
+    Plain `DatabaseError` is a damaged file of SQLite; `InternalError` a PostgreSQL that takes no writes, as
+    while another server takes over.
+    """
+    return type(error) is DatabaseError or isinstance(
+        error, (OperationalError, InternalError, InterfaceError, TimeoutError)
+    )
 
 
 def migrations_config(connection: Connection | None = None) -> Config:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core import store
@@ -139,6 +140,34 @@ def test_a_statement_that_takes_too_long_says_so(committed_database: Database) -
     ):
         session.execute(text("SET LOCAL statement_timeout = '50ms'"))
         session.execute(text("SELECT pg_sleep(5)"))
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_database_that_takes_no_writes_is_unavailable(committed_database: Database) -> None:
+    """As one does while another server takes over from it."""
+    with (  # noqa: PT012
+        pytest.raises(DatabaseUnavailable, match="read-only transaction"),
+        committed_database.transaction() as session,
+    ):
+        session.execute(text("SET TRANSACTION READ ONLY"))
+        submit(session)
+
+
+def test_a_damaged_sqlite_file_is_unavailable(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/damaged.db")
+    database.upgrade()
+    database.dispose()  # the last to leave writes the log into the file
+    with (tmp_path / "damaged.db").open("r+b") as file:
+        file.seek(4096)  # the first page holds the file's header
+        file.write(b"\xff" * 4096 * 20)
+    with pytest.raises(DatabaseUnavailable, match="malformed"), database.reading() as session:
+        session.execute(text("SELECT count(*) FROM jobs, attempts, events, artifacts")).all()
+    database.dispose()
+
+
+def test_what_the_database_refuses_is_not_an_outage(session: Session) -> None:
+    with pytest.raises(IntegrityError), session.begin_nested():
+        submit(session, max_attempts=0)
 
 
 def test_a_database_without_tables_says_so(tmp_path: Path) -> None:
