@@ -151,7 +151,7 @@ def show_batch(batch: "Batch") -> None:
     print_pairs(
         [
             ("id", batch["id"]),
-            ("name", batch.get("name")),
+            ("name", batch.get("name") or None),
             ("status", describe_batch(batch)),
             ("window", describe_window(batch.get("window"))),
             ("schedule", batch.get("schedule_id")),
@@ -195,7 +195,7 @@ def _row(batch: "Batch") -> tuple[object, ...]:
     failed = (batch.get("counts") or {}).get("failed", 0)
     progress = f"{ended(batch)} of {batch['total']}"
     created = short_time(batch["created_at"])
-    return batch["id"], batch["status"], progress, failed, created, batch.get("name")
+    return batch["id"], batch["status"], progress, failed, created, batch.get("name") or None
 
 
 @app.command()

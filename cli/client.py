@@ -7,6 +7,7 @@ order carries an idempotency key. What would happen twice is asked once.
 import email.utils
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -45,6 +46,7 @@ class Client:
             self._http = httpx2.Client(base_url=self.url, timeout=30.0)
         except (httpx2.InvalidURL, ValueError) as error:
             raise CliError(f"RENDERQ_URL {self.url!r} cannot be called: {error}") from error
+        weakref.finalize(self, self._http.close)  # connections are kept between calls, and no longer
 
     def submit(self, request: Mapping[str, object], key: str) -> Job:
         """Send an order once, however often it has to be tried."""
