@@ -40,6 +40,7 @@ def draw_sheet(tiles: Sequence[Tile], columns: int) -> bytes:
     """
     side = min(LARGEST_TILE, WIDEST // columns - GAP)
     height = side + 2 * LINE + GAP
+    columns = min(columns, len(tiles))
     lines = -(-len(tiles) // columns)
     sheet = Image.new("RGB", (columns * (side + GAP) + GAP, lines * height + GAP), _PAPER)
     pen = _Pen(sheet, side)

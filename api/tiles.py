@@ -8,6 +8,7 @@ from typing import Final
 from api.file_names import as_text
 from core.artifacts import ArtifactStore
 from core.errors import Gone
+from core.lifecycle import JobState
 from core.tables import Job
 from policy.expansion import FIELDS
 
@@ -36,12 +37,17 @@ def tile_of(job: Job, store: ArtifactStore) -> Tile:
     title = " ".join([f"{job.batch_row}", *own])
     words = str(job.plan["prompt"])
     if not job.artifacts:
-        return Tile(title, words, job.state.value.replace("_", " "), note=job.error_message or "")
-    first = job.artifacts[0]
+        return Tile(title, words, _why_empty(job.state), note=job.error_message or "")
+    first, count = job.artifacts[0], len(job.artifacts)
+    title += f" (1 of {count})" if count > 1 else ""
     if first.media_type.startswith("video/"):
         length = "" if first.duration_s is None else f"{first.duration_s:g} s"
         return Tile(title, words, "video", note=length)
     return Tile(title, words, job.state.value, read=partial(_read, store, first.key))
+
+
+def _why_empty(state: JobState) -> str:
+    return "deleted" if state == JobState.COMPLETED else state.value.replace("_", " ")
 
 
 def _read(store: ArtifactStore, key: str) -> bytes | None:

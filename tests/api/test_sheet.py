@@ -61,6 +61,10 @@ def _grey16() -> bytes:
     return written.getvalue()
 
 
+def test_a_sheet_is_no_wider_than_its_tiles() -> None:
+    assert drawn([Tile("1", "", "queued")] * 2, 8).width < drawn([Tile("1", "", "queued")] * 8, 8).width // 3
+
+
 @pytest.mark.parametrize("size", [(1000, 500), (20, 10)])
 def test_a_picture_fills_its_place_and_keeps_its_form(size: tuple[int, int]) -> None:
     data = picture(size=size)
