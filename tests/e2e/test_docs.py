@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,7 @@ def test_shell_commands_of_the_documents_work(body: str, mark: str, stack: Any, 
             assert owner, f"no test is named for: {line}"
             assert (ROOT / owner).exists(), owner
         return
+    shutil.copytree(ROOT / "docs" / "examples", tmp_path, dirs_exist_ok=True)
     script = "set -euo pipefail\n" + body.replace(LOCAL, stack.url)
     done = subprocess.run(
         ["bash", "-c", script],
