@@ -26,7 +26,7 @@ from tasks.flower_door import GuardedFlower, is_loopback
 if TYPE_CHECKING:
     from core.settings import Settings
 
-COLUMNS = "name,args,state,received,started,runtime,worker"
+COLUMNS = "args,result,state,received,runtime,worker,uuid,name"
 #: Tasks kept in memory: some hundred bytes each.
 TASKS_KEPT = 20_000
 #: Each start of a worker has a name of its own; the page forgets one that ended after this time.
@@ -105,8 +105,9 @@ def _check_access(address: str, *, protected: bool, allow_control: bool) -> None
 
 
 def show_job(task: Any) -> Any:  # noqa: ANN401 - flower's
-    """A task as the pages show it: its argument is the job's id, not a tuple in Python's words."""
-    task.args = (task.args or "").strip("()',\"")
+    """A task as the pages show it: the job's id and what came of it, not in Python's words."""
+    task.args = (task.args or "").strip("()',")
+    task.result = (task.result or "").strip("'")
     return task
 
 

@@ -14,7 +14,7 @@ from core import store, workers
 from core.log import get_logger
 from tasks import attempt, child
 from tasks.outbox import send
-from tasks.patience import patiently
+from tasks.patience import DATABASE_ERRORS, patiently
 
 if TYPE_CHECKING:
     from core.tables import Job
@@ -22,18 +22,34 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 
-def render(job_id: str) -> None:
-    """Run one attempt of the job in this child, if it is there to be taken."""
+def render(job_id: str) -> str:
+    """Run one attempt of the job in this child, if it is there to be taken.
+
+    Returns:
+        What came of it, for Flower's column of results; nothing here reads it.
+    """
     me = child.current()
     if me.setup.board.draining:
         _return(me, job_id)
-        return
+        return "sent back"
     job = _claim(me, job_id)
     if job is None:
         _log.info("job.not_claimed", job_id=job_id)
-        return
+        return "not there to be taken"
     with bound_contextvars(job_id=job.id, attempt=job.attempt, worker=me.setup.worker_id):
         attempt.run(me, job)
+    return _outcome(me, job)
+
+
+def _outcome(me: child.Child, job: Job) -> str:
+    try:
+        with me.database.reading() as session:
+            attempts = store.get_attempts(session, job.id)
+    except DATABASE_ERRORS:
+        return "unknown"
+    ended = attempts[job.attempt - 1]
+    words = str(ended.outcome or "unknown")
+    return f"{words}: {ended.error_code}" if ended.error_code else words
 
 
 @patiently

@@ -137,7 +137,7 @@ def look_after(upkeep: Upkeep, silent_s: float = 0.0) -> None:
 
 
 def take_turn(upkeep: Upkeep, duty: Duty) -> None:
-    """Do one duty, unless another thread is at it."""
+    """Do one duty, unless another thread is at it; whatever it raises is logged, so that the others go on."""
     busy = upkeep.busy[duty.name]
     if not busy.acquire(blocking=False):
         return
@@ -145,6 +145,8 @@ def take_turn(upkeep: Upkeep, duty: Duty) -> None:
         duty.do(upkeep)
     except (SQLAlchemyError, AppError, PolicyError, OSError) as error:
         _log.warning("upkeep.failed", duty=duty.name, error=f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001 - a fault of ours in one duty must not end the thread of them all
+        _log.exception("upkeep.failed", duty=duty.name)
     finally:
         upkeep.turned_at[duty.name] = time.monotonic()
         busy.release()
