@@ -56,11 +56,10 @@ class Blame:
     def _origin(self, name: str, row: Row) -> int | str:
         if name in row.varied:
             return "grid"
-        from_template = name in self._frame.fields and name not in self._frame.filled
-        missing = not from_template and name not in row.given and name not in self._frame.names
-        if name not in row.given and (from_template or missing):
-            return "template"
-        return row.source
+        if name in row.given or name in self._frame.filled:
+            return row.source
+        lacking = name in self._frame.names and name not in self._frame.fields
+        return row.source if lacking else "template"
 
     def _told(self, key: _Key, found: list[tuple[Row, FieldError]]) -> Iterator[FieldError]:
         origin, field, message = key

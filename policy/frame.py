@@ -100,8 +100,6 @@ def read_frame(template: Mapping[str, Any], catalogue: Catalogue, known: frozens
             broken.add(error.field.partition(".")[0])
             errors.append(in_template(error))
     sound = {name: value for name, value in fields.items() if name in FIELDS and name not in broken}
-    if "prompt" in broken:
-        sound["prompt"] = STAND_IN
     conflicts = frozenset(_conflicts(sound, catalogue))
     names = frozenset().union(*(text.names for text in texts.values()))
     return Frame(sound, texts, frozenset(broken), tuple(errors), conflicts, names - known - {ROW}, unread)

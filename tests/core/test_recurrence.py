@@ -172,6 +172,7 @@ def test_an_interval_is_counted_from_its_start_in_real_time() -> None:
     assert rule.next_after(NOW + timedelta(minutes=59)) == NOW + timedelta(hours=1)
     assert rule.next_after(NOW - timedelta(days=9)) == NOW
     assert rule.count_between(NOW, NOW + timedelta(days=365)) == 365 * 24
+    assert rule.count_between(NOW + timedelta(days=1), NOW) == 0
     later = check_recurrence({"every_s": 90, "start": NOW + timedelta(days=1)}, NOW)
     assert later.next_after(NOW) == NOW + timedelta(days=1)
 

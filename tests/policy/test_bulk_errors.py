@@ -95,6 +95,23 @@ def test_a_clash_between_row_and_template_is_told_of_the_row() -> None:
     assert errors[0].message.startswith('row 2: cache "fast" needs at least')
 
 
+def test_problems_of_rows_come_in_the_order_of_the_rows() -> None:
+    few = {**RED, "num_inference_steps": 4}
+    rows = [{"colour": "red", "widht": 1}, few, {**RED, "width": 63}, few]
+    assert told(template={**MUG, "cache": "fast"}, rows=rows) == [
+        (1, "widht"),
+        (2, "cache"),
+        (3, "width"),
+        (4, "cache"),
+    ]
+
+
+def test_a_text_that_cannot_be_read_does_not_make_its_columns_unknown() -> None:
+    assert told(template={"model": "tiny", "prompt": "a {colour} {mug"}, rows=[RED]) == [
+        (None, "template.prompt")
+    ]
+
+
 def test_what_every_row_lacks_is_told_once() -> None:
     (error,) = errors_of(template={"model": "tiny"}, rows=[{"seed": 1}, {"seed": 2}])
     assert (error.row, error.field, error.message) == (None, "prompt", "prompt is missing in every row")
@@ -139,6 +156,18 @@ def test_a_name_that_one_row_lacks_is_told_of_that_row() -> None:
     assert error.message == 'row 2: "colour" is missing, and template.prompt names it'
 
 
+def test_a_name_that_one_row_lacks_is_told_once_also_when_the_grid_multiplies_it() -> None:
+    assert told(template=MUG, rows=[RED, {"seed": 1}], grid={"n": [1, 2]}) == [(3, "colour")]
+
+
+def test_a_field_that_is_named_in_a_text_too_is_told_of_where_it_is_wrong() -> None:
+    template = {**MUG, "width": 63, "metadata": {"size": "{width}"}}
+    assert told(template=template, rows=[{**RED, "width": 64}, RED]) == [
+        (None, "template.width"),
+        (2, "width"),
+    ]
+
+
 @pytest.mark.parametrize("value", [None, [], {}, 10**400])
 def test_what_cannot_stand_in_a_text_is_refused(value: object) -> None:
     (error,) = errors_of(template=MUG, rows=[RED, {"colour": value}])
@@ -156,8 +185,7 @@ def test_a_text_that_nothing_can_keep_is_told_of_its_column(value: str) -> None:
 def test_a_filled_text_is_held_to_the_limits_of_the_model() -> None:
     (error,) = errors_of(template=MUG, rows=[RED, {"colour": "r" * 1000}])
     assert error.message == "row 2: prompt must have at most 1000 characters, not 1006"
-    (error,) = errors_of(template=MUG, rows=[{"colour": "r" * 1000}])
-    assert (error.row, error.field) == (1, "prompt")
+    assert told(template=MUG, rows=[{"colour": "r" * 1000}] * 2) == [(1, "prompt"), (2, "prompt")]
 
 
 def test_a_text_that_would_fill_the_memory_is_not_built() -> None:
