@@ -1,6 +1,6 @@
 """Reads a call's body as one strict JSON object, before anything else looks at it.
 
-``read_json`` is for small bodies; ``receive`` and ``parse_body`` are its two halves, for large ones, which
+``read_json`` is for small bodies; ``receive_chunks`` and ``parse_body`` are its halves, for large ones, which
 are parsed outside the event loop. What strict means is told by ``core.strict_json``.
 """
 
@@ -21,7 +21,6 @@ __all__ = [
     "parse_body",
     "parse_part",
     "read_json",
-    "receive",
     "receive_chunks",
 ]
 
@@ -38,15 +37,10 @@ async def read_json(request: Request) -> dict[str, Any]:
         Refused: 400, 408, 413 or 415, with the reason in words.
     """
     check_json_headers(request)
-    return parse_body(await receive(request, BODY_LIMIT_BYTES, BODY_TIMEOUT_S))
-
-
-async def receive(request: Request, limit: int, timeout_s: float) -> bytearray:
-    """Return the bytes of the body, once: at most ``limit`` of them, all within ``timeout_s``."""
     raw = bytearray()
-    async for chunk in receive_chunks(request, limit, timeout_s):
+    async for chunk in receive_chunks(request, BODY_LIMIT_BYTES, BODY_TIMEOUT_S):
         raw += chunk
-    return raw
+    return parse_body(raw)
 
 
 async def receive_chunks(request: Request, limit: int, timeout_s: float) -> AsyncGenerator[bytes, None]:

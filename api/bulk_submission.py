@@ -43,7 +43,7 @@ def submit_batch(
             template=order.body.get("template") or {},
             window=window,
             max_attempts=services.settings.max_attempts,
-            idempotency=None if key is None else (key, order.fingerprint),
+            idempotency=None if key is None else (key, order.fingerprint()),
         )
         view = view_whole_batch(session, batch, base_url, Serving(services.heard_within_s))
     return view, replayed

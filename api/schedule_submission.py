@@ -141,5 +141,5 @@ def _new_content(
         return {}
     body = {**_content(kept.order), **{name: change.body[name] for name in CONTENT if name in change.body}}
     text_cells = change.text_cells if "rows" in change.body else kept.order.get("text_cells", False)
-    total = len(check_rows(services, Order(body, text_cells, change.fingerprint), errors))
+    total = len(check_rows(services, Order(body, text_cells, change.said), errors))
     return {"order": _content(body) | {"text_cells": bool(text_cells)}, "total": total}

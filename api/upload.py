@@ -1,23 +1,24 @@
 """Receives a large body: one JSON object, or a form with an uploaded table.
 
-Only receiving happens on the event loop. What came is parsed by ``Upload.parse`` in a thread; the bytes of a
-file wait in a temporary file that has no name and goes away by itself.
+Only receiving happens on the event loop. What came waits in a temporary file without a name;
+``Upload.parse`` reads it in a thread. So memory holds only the few bodies that are being parsed.
 """
 
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import Any
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any
 
 from fastapi import Request
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from api.body import BODY_LIMIT_BYTES, check_json_headers, parse_body, parse_part, receive, receive_chunks
+from api.body import BODY_LIMIT_BYTES, check_json_headers, parse_body, parse_part, receive_chunks
 from api.errors import Refused
 from api.idempotency import fingerprint
 from api.problems import tell
@@ -27,6 +28,7 @@ from policy.errors import FieldError
 UPLOAD_LIMIT_BYTES = 32 * 1024 * 1024
 """Of the whole body, file and all."""
 UPLOAD_TIMEOUT_S = 300.0
+IN_MEMORY_BYTES = 1024 * 1024
 FILE = "file"
 _MOST_PARTS = 40
 _BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
@@ -42,8 +44,12 @@ class Order:
     body: dict[str, Any]
     text_cells: bool | None
     """Whether the rows came from a table, in which every cell is text; None when there are no rows."""
-    fingerprint: str
-    """Equal for calls that say the same."""
+    said: Mapping[str, Any]
+    """What makes two calls the same: the body, with a digest for the file."""
+
+    def fingerprint(self) -> str:
+        """Return a digest that is equal for calls that say the same."""
+        return fingerprint(dict(self.said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +59,11 @@ class Upload:
     parse: Callable[[], Order]
 
 
-async def receive_order(request: Request, parts: Parts, *, file_required: bool = True) -> Upload:
-    """Wait for the body of ``request``: a JSON object, or a form of ``parts`` and a file.
+@asynccontextmanager
+async def receive_order(
+    request: Request, parts: Parts, *, file_required: bool = True
+) -> AsyncGenerator[Upload, None]:
+    """Wait for the body of ``request``: a JSON object, or a form of ``parts`` and a file. Kept for the block.
 
     Raises:
         Refused: 400, 408, 413, 415 or 422: too large, too slow, of another type, or with parts that are
@@ -63,11 +72,16 @@ async def receive_order(request: Request, parts: Parts, *, file_required: bool =
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "multipart/form-data":
         _check_is_json(request, media_type)
-        raw = await receive(request, UPLOAD_LIMIT_BYTES, UPLOAD_TIMEOUT_S)
-        return Upload(lambda: _parse_json_order(raw))
+        with SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
+            await _receive_into(spooled, request)
+            yield Upload(lambda: _parse_json_order(spooled))
+        return
     form = await _receive_form(request)
-    texts, file = _check_parts(form, parts, file_required=file_required)
-    return Upload(lambda: _parse_form_order(texts, file, parts))
+    try:
+        texts, file = _check_parts(form, parts, file_required=file_required)
+        yield Upload(lambda: _parse_form_order(texts, file, parts))
+    finally:
+        await form.close()
 
 
 def _check_is_json(request: Request, media_type: str) -> None:
@@ -77,10 +91,16 @@ def _check_is_json(request: Request, media_type: str) -> None:
     check_json_headers(request)
 
 
-def _parse_json_order(raw: bytearray) -> Order:
-    body = parse_body(raw)
-    raw.clear()  # nobody needs the text while ten thousand rows are checked
-    return Order(body, text_cells=False if "rows" in body else None, fingerprint=fingerprint(body))
+async def _receive_into(spooled: Any, request: Request) -> None:  # noqa: ANN401 - a spooled file is a file
+    file = UploadFile(spooled)  # writes to the disk in a thread
+    async for chunk in receive_chunks(request, UPLOAD_LIMIT_BYTES, UPLOAD_TIMEOUT_S):
+        await file.write(chunk)
+
+
+def _parse_json_order(spooled: IO[bytes]) -> Order:
+    spooled.seek(0)
+    body = parse_body(spooled.read())
+    return Order(body, text_cells=False if "rows" in body else None, said=body)
 
 
 # --- forms ----------------------------------------------------------------------------------------------
@@ -143,7 +163,6 @@ def _check_parts(
     if file_required and not files and not any(error.field == FILE for error in errors):
         errors.append(FieldError(FILE, "the form has no part 'file' with a CSV or JSONL file"))
     if errors:
-        _close(form)
         raise Refused("invalid_request", tell(errors), errors=errors)
     return texts, files[0] if files else None
 
@@ -166,27 +185,18 @@ def _printable(latin_1: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text[:100])
 
 
-def _close(form: FormData) -> None:
-    for _, value in form.multi_items():
-        if not isinstance(value, str):
-            value.file.close()
-
-
 def _parse_form_order(texts: Mapping[str, bytes], file: UploadFile | None, parts: Parts) -> Order:
-    with file.file if file else nullcontext() as spooled:
-        body = {
-            name: parse_part(raw, name) if parts[name] else _parse_text(name, raw)
-            for name, raw in texts.items()
-        }
-        if file is None or spooled is None:
-            return Order(body, text_cells=None, fingerprint=fingerprint(body))
-        return _with_rows(body, spooled.read(), _base_name(file.filename or ""))
+    body = {
+        name: parse_part(raw, name) if parts[name] else _parse_text(name, raw) for name, raw in texts.items()
+    }
+    if file is None:
+        return Order(body, text_cells=None, said=body)
+    return _with_rows(body, file.file.read(), _base_name(file.filename or ""))
 
 
 def _with_rows(body: dict[str, Any], content: bytes, name: str) -> Order:
-    whole = body | {FILE: hashlib.sha256(content).hexdigest(), "suffix": PurePosixPath(name).suffix}
-    rows = read_rows(content, name)
-    return Order(body | {"rows": rows}, text_cells=has_text_cells(name), fingerprint=fingerprint(whole))
+    said = body | {FILE: hashlib.sha256(content).hexdigest(), "suffix": PurePosixPath(name).suffix}
+    return Order(body | {"rows": read_rows(content, name)}, text_cells=has_text_cells(name), said=said)
 
 
 def _base_name(latin_1: str) -> str:

@@ -42,8 +42,8 @@ async def create_batch(
 ) -> BatchView:
     """Check every row, then store all of them or none. Single jobs get through while the batch goes on."""
     key = read_key(request)
-    upload = await receive_order(request, BATCH_PARTS)
-    batch, replayed = await run_heavy(request, submit_batch, services, upload, key, base_url)
+    async with receive_order(request, BATCH_PARTS) as upload:
+        batch, replayed = await run_heavy(request, submit_batch, services, upload, key, base_url)
     if replayed:
         response.headers[REPLAYED] = "true"
     response.headers["Location"] = batch.urls.self

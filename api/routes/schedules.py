@@ -42,8 +42,8 @@ async def create_schedule(
     request: Request, response: Response, services: ServicesDep, base_url: BaseUrl
 ) -> ScheduleView:
     """Check the rule and every row, and keep them; each firing makes a batch of them."""
-    upload = await receive_order(request, SCHEDULE_PARTS)
-    schedule = await run_heavy(request, make_schedule, services, upload, base_url)
+    async with receive_order(request, SCHEDULE_PARTS) as upload:
+        schedule = await run_heavy(request, make_schedule, services, upload, base_url)
     response.headers["Location"] = schedule.urls.self
     return schedule
 
@@ -81,8 +81,8 @@ async def patch_schedule(
     request: Request, schedule_id: PathId, services: ServicesDep, base_url: BaseUrl
 ) -> ScheduleView:
     """Change the named fields; a new rule counts from now on. Batches that were made stay as they are."""
-    upload = await receive_order(request, SCHEDULE_PARTS, file_required=False)
-    return await run_heavy(request, change_schedule, services, schedule_id, upload, base_url)
+    async with receive_order(request, SCHEDULE_PARTS, file_required=False) as upload:
+        return await run_heavy(request, change_schedule, services, schedule_id, upload, base_url)
 
 
 @router.delete(

@@ -326,6 +326,15 @@ def test_a_cancelled_batch_cancels_its_waiting_jobs(client: TestClient, order: C
     assert {job["status"] for job in jobs_of(client, batch)} == {"canceled"}
 
 
+def test_one_held_row_is_cancelled_alone(client: TestClient, order: Call) -> None:
+    batch = order()
+    first, second = jobs_of(client, batch)
+    answer = client.post(first["urls"]["cancel"])
+    assert (answer.status_code, answer.json()["status"]) == (200, "canceled")
+    assert client.get(batch["urls"]["self"]).json()["counts"]["canceled"] == 1
+    assert client.get(second["urls"]["self"]).json()["status"] == "queued"
+
+
 def test_a_cancelled_batch_waits_for_its_running_job(client: TestClient, order: Call, worker: Worker) -> None:
     batch = order()
     worker.release(batch["id"])

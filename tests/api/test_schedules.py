@@ -315,7 +315,7 @@ def test_a_change_that_another_one_overtakes_is_refused(client: TestClient, make
 
     def parse() -> Order:
         assert client.patch(schedule["urls"]["self"], json={"rows": [{"colour": "blue"}]}).status_code == 200
-        return Order({"template": {"model": "tiny", "prompt": "{colour}"}}, None, "")
+        return Order({"template": {"model": "tiny", "prompt": "{colour}"}}, None, {})
 
     with pytest.raises(Conflict, match="changed by another call"):
         change_schedule(client.app.state.services, schedule["id"], Upload(parse), BASE)  # type: ignore[attr-defined]
