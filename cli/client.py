@@ -43,7 +43,9 @@ class Client:
         self.url = check_url(url).rstrip("/")
         self.patience_s = patience_s
         try:
-            self._http = httpx2.Client(base_url=self.url, timeout=30.0)
+            # Reading the certificates takes a tenth of a second, and without TLS they are not needed.
+            with_tls = urlsplit(self.url).scheme == "https"
+            self._http = httpx2.Client(base_url=self.url, timeout=30.0, verify=with_tls)
         except (httpx2.InvalidURL, ValueError) as error:
             raise CliError(f"RENDERQ_URL {self.url!r} cannot be called: {error}") from error
         weakref.finalize(self, self._http.close)  # connections are kept between calls, and no longer

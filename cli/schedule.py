@@ -64,9 +64,7 @@ def add(
 
     All rows are checked now, with the model's rules as they are; the next five firings are shown.
     """
-    from cli.client import connect
-
-    require_text({name: value for name, value in locals().items() if name not in ("connect", "file")})
+    require_text({name: value for name, value in locals().items() if name != "file"})
     order = order_of(template, model, keep, grid)
     order |= timing_of(cron, at, every, timezone, window)
     if sum(order[field] is not None for field in ("cron", "at", "every_s")) != 1:
@@ -75,10 +73,11 @@ def add(
     order["enabled"] = False if disabled else None
     table = None if file is None else read_table(file)
     require_rows(table is not None, order["grid"])
-    order["template"] = choose_model(connect(), order["template"])
+    schedules = connected()
+    order["template"] = choose_model(schedules.client, order["template"])
     with explaining(as_json=as_json):
-        schedule = connected().add(order, table)
-    show_added(schedule, as_json=as_json)
+        schedule = schedules.add(order, table)
+    show_added(schedules, schedule, as_json=as_json)
 
 
 @app.command("list")

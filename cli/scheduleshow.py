@@ -20,12 +20,12 @@ def connected() -> "Schedules":
     return Schedules(connect())
 
 
-def show_added(schedule: "Schedule", *, as_json: bool) -> None:
+def show_added(schedules: "Schedules", schedule: "Schedule", *, as_json: bool) -> None:
     if as_json:
         print_json(schedule)
         return
     print_line(printable(schedule["id"]))
-    times = connected().next(schedule["id"], SHOWN_NEXT)["data"]
+    times = schedules.next(schedule["id"], SHOWN_NEXT)["data"]
     say("\n".join(["next firings:", *times_table(times, schedule.get("timezone"))]))
     if not schedule.get("enabled", True):
         say(f"it is disabled: `renderq schedule enable {printable(schedule['id'])}` lets it fire")

@@ -1,7 +1,14 @@
 """Retries, waiting, and refusals in words."""
 
+import contextlib
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
 import time
 from email.utils import formatdate
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -69,6 +76,27 @@ def test_a_fault_of_the_server_names_the_request_by_which_its_log_has_it(
     server.add("/v1/models", fault, status=500)
     with pytest.raises(CliError, match="see the log under this id: r-1"):
         client.models()
+
+
+def test_a_server_with_tls_must_show_a_certificate(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    subprocess.run([*make.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as plain, context.wrap_socket(plain, server_side=True) as tls:
+
+        def refuse() -> None:
+            with contextlib.suppress(ssl.SSLError, OSError):
+                tls.accept()
+
+        listener = threading.Thread(target=refuse, daemon=True)
+        listener.start()
+        with pytest.raises(CliError, match="certificate"):
+            Client(f"https://127.0.0.1:{tls.getsockname()[1]}", patience_s=0.01).models()
+        listener.join(10)
 
 
 def test_another_kind_of_server_is_told_apart(client: Client, server: ScriptedServer) -> None:
