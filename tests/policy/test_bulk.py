@@ -1,7 +1,9 @@
 """Template, rows and grid become orders. What is refused is in test_bulk_errors.py."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,6 +157,15 @@ def test_an_empty_cell_of_a_field_leaves_the_field_to_the_template() -> None:
 def test_without_being_told_so_no_text_is_taken_for_a_number() -> None:
     with pytest.raises(Exception, match="row 1: seed must be an integer"):
         ordered(template={"model": "tiny", "prompt": "x"}, rows=[{"seed": "4"}])
+
+
+def test_the_example_of_the_documents_is_taken() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text(encoding="utf-8")
+    example = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    assert prompts(ordered(**example)) == [
+        "a red mug on a wooden table",
+        "a blue mug on a wooden table",
+    ]
 
 
 def test_the_largest_table_is_taken() -> None:
