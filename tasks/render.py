@@ -47,9 +47,10 @@ def _outcome(me: child.Child, job: Job) -> str:
             attempts = store.get_attempts(session, job.id)
     except DATABASE_ERRORS:
         return "unknown"
-    ended = attempts[job.attempt - 1]
-    words = str(ended.outcome or "unknown")
-    return f"{words}: {ended.error_code}" if ended.error_code else words
+    for ended in attempts:
+        if ended.number == job.attempt and ended.outcome:
+            return f"{ended.outcome}: {ended.error_code}" if ended.error_code else str(ended.outcome)
+    return "unknown"
 
 
 @patiently
