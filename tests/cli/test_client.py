@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
 
@@ -86,17 +87,34 @@ def test_a_server_with_tls_must_show_a_certificate(tmp_path: Path) -> None:
     subprocess.run([*make.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    with socket.create_server(("127.0.0.1", 0)) as plain, context.wrap_socket(plain, server_side=True) as tls:
-
-        def refuse() -> None:
-            with contextlib.suppress(ssl.SSLError, OSError):
-                tls.accept()
-
-        listener = threading.Thread(target=refuse, daemon=True)
-        listener.start()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as plain,
+        context.wrap_socket(plain, server_side=True) as tls,
+        listening(tls),
+    ):
+        client = Client(f"https://127.0.0.1:{tls.getsockname()[1]}", patience_s=0.01)
         with pytest.raises(CliError, match="certificate"):
-            Client(f"https://127.0.0.1:{tls.getsockname()[1]}", patience_s=0.01).models()
-        listener.join(10)
+            client.models()
+
+
+@contextlib.contextmanager
+def listening(tls: ssl.SSLSocket) -> Iterator[None]:
+    """Shake hands with whoever comes and hang up."""
+    done = threading.Event()
+
+    def answer() -> None:
+        while not done.is_set():
+            with contextlib.suppress(OSError):
+                tls.accept()[0].close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        tls.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
 
 
 def test_another_kind_of_server_is_told_apart(client: Client, server: ScriptedServer) -> None:
