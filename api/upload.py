@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import PurePosixPath, PureWindowsPath
+from pathlib import PureWindowsPath
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
@@ -195,7 +195,7 @@ def _parse_form_order(texts: Mapping[str, bytes], file: UploadFile | None, parts
 
 
 def _with_rows(body: dict[str, Any], content: bytes, name: str) -> Order:
-    said = body | {FILE: hashlib.sha256(content).hexdigest(), "suffix": PurePosixPath(name).suffix}
+    said = body | {FILE: hashlib.sha256(content).hexdigest()}
     return Order(body | {"rows": read_rows(content, name)}, text_cells=has_text_cells(name), said=said)
 
 

@@ -19,6 +19,8 @@ from core.errors import StoreUnavailable
 from core.tables import Artifact, Job
 from tests.api.parts import BASE, Worker, assert_problem
 
+ON_SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+
 TEMPLATE = {"model": "tiny", "prompt": "a {colour} house"}
 ROWS = [
     {"colour": "red", "sku": "A/1"},
@@ -114,6 +116,8 @@ def test_a_batch_that_ended_without_a_file_has_no_zip(client: TestClient, batch:
 @pytest.mark.parametrize(
     "name", ["{0.__class__}", "{row", "a/b", "{skuu}", "x" * 300, "{row!r}", "..\\{row}"]
 )
+@ON_SQLITE
+@pytest.mark.usefixtures("database_kind")
 def test_a_bad_name_is_refused_before_anything_is_sent(
     client: TestClient, batch: Batch, worker: Worker, name: str
 ) -> None:
@@ -265,6 +269,8 @@ def test_the_sheet_shows_pictures_and_says_why_the_others_are_missing(
 
 
 @pytest.mark.parametrize("content", [b"no picture", None], ids=["broken", "deleted"])
+@ON_SQLITE
+@pytest.mark.usefixtures("database_kind")
 def test_a_file_that_cannot_be_drawn_does_no_harm(
     client: TestClient, batch: Batch, worker: Worker, content: bytes | None
 ) -> None:
@@ -298,6 +304,8 @@ def test_a_long_batch_has_pages_that_lead_to_each_other(
 
 
 @pytest.mark.parametrize("query", ["columns=0", "columns=21", "columns=x", "page=0", "page=-1", "page=10000"])
+@ON_SQLITE
+@pytest.mark.usefixtures("database_kind")
 def test_a_bad_sheet_is_refused(client: TestClient, batch: Batch, query: str) -> None:
     problem = assert_problem(client.get(f"{batch['urls']['sheet']}?{query}"), 422, "invalid_query")
     assert [error["field"] for error in problem["errors"]] == [query.partition("=")[0]]

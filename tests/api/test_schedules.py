@@ -17,6 +17,8 @@ from core.ids import new_id
 from core.tables import Schedule
 from tests.api.parts import BASE, assert_problem
 
+ON_SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+
 TEMPLATE = {"model": "tiny", "prompt": "a {colour} house"}
 RULE = {"cron": "0 22 * * *", "timezone": "Europe/Berlin"}
 BODY = {"name": "nightly", "template": TEMPLATE, "rows": [{"colour": "red"}, {"colour": "white"}]}
@@ -223,6 +225,8 @@ def test_a_date_that_has_passed_has_no_next_slot(
         ("/{id}/firings?after={new}", "after"),
     ],
 )
+@ON_SQLITE
+@pytest.mark.usefixtures("database_kind")
 def test_a_bad_query_is_refused_and_the_parameter_named(
     client: TestClient, make: Call, path: str, field: str
 ) -> None:

@@ -22,12 +22,14 @@ from core.db import Database
 from core.errors import DatabaseNotUpgraded
 from core.settings import Settings
 from core.tables import Job
+from policy.bulk import MAX_ROWS
 from tests.api.parts import ORDER, Worker, url_of
 from tests.fixtures.redis import Valkey
 from tests.fixtures.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 MOST_RESIDENT_MB = 150
+MOST_RESIDENT_MB_FOR_ROWS = 250
 PROGRAM = """
 import json, re, sys
 from core.log import configure_logging
@@ -148,6 +150,35 @@ def test_it_stays_light_and_never_loads_the_gpu_stack(
     assert not loaded & heavy
     sys.stdout.write(f"peak resident size of the API: {facts['peak_mb']:.0f} MB\n")
     assert facts["peak_mb"] < MOST_RESIDENT_MB
+
+
+def test_the_largest_table_is_taken_while_others_are_answered(
+    start: Callable[..., Served], committed_database: Database
+) -> None:
+    served = start()
+    rows = "".join(f"A-{number},{number}\n" for number in range(MAX_ROWS))
+    form = {"template": json.dumps({"model": "tiny", "prompt": "a house {sku}"})}
+    answers: list[httpx2.Response] = []
+
+    def post() -> None:
+        files = {"file": ("a.csv", f"sku,seed\n{rows}".encode())}
+        answers.append(
+            httpx2.post(f"{served.client.base_url}/v1/batches", data=form, files=files, timeout=120)
+        )
+
+    posting = threading.Thread(target=post)
+    posting.start()
+    answered_meanwhile = 0
+    while posting.is_alive():
+        assert served.client.get("/healthz").status_code == 200
+        answered_meanwhile += posting.is_alive()
+    assert [answer.status_code for answer in answers] == [202]
+    assert answers[0].json()["counts"]["queued"] == MAX_ROWS
+    assert answered_meanwhile > 2
+    assert len(served.client.get(answers[0].json()["urls"]["results"]).text.splitlines()) == MAX_ROWS + 1
+    facts = served.end()
+    sys.stdout.write(f"peak resident size of the API with {MAX_ROWS} rows: {facts['peak_mb']:.0f} MB\n")
+    assert facts["peak_mb"] < MOST_RESIDENT_MB_FOR_ROWS
 
 
 def test_a_zip_whose_file_cannot_be_read_to_its_end_breaks_the_connection(
