@@ -192,6 +192,8 @@ def test_a_zip_whose_file_cannot_be_read_to_its_end_breaks_the_connection(
     assert served.client.get(batch["urls"]["content"]).content.endswith(b"\0\0")
     second = sorted((tmp_path / "artifacts").rglob("*.png"))[1]
     second.write_bytes(b"short")
+    assert served.client.head(batch["urls"]["content"]).status_code == 200
+    assert "http.failed" not in [line["event"] for line in served.lines()], "HEAD reads no file"
     with pytest.raises(httpx2.RemoteProtocolError, match="incomplete"):
         served.client.get(batch["urls"]["content"])
     assert served.client.get("/healthz").status_code == 200
