@@ -4,18 +4,26 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Playwright, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
+def find_browser() -> str | None:
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def launch(playwright: Playwright, program: str) -> Browser:
+    # Root may not use Chromium's sandbox, and the pages are our own.
+    return playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    program = next(filter(None, map(shutil.which, NAMES)), None)
+    program = find_browser()
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the PATH (apt-get install chromium)")
     with sync_playwright() as playwright:
-        # Root may not use Chromium's sandbox, and the pages are our own.
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = launch(playwright, program)
         yield browser
         browser.close()

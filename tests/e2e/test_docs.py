@@ -30,6 +30,7 @@ ELSEWHERE = {
     "renderq api": "tests/e2e/test_up.py",
     "renderq upkeep": "tests/e2e/test_up.py",
     "renderq worker": "tests/e2e/test_up.py",
+    "renderq flower": "tests/tasks/test_flower.py",
     "export RENDERQ_": "tests/e2e/test_up.py",
 }
 
