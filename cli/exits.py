@@ -8,13 +8,13 @@ class ExitCode(IntEnum):
 
     OK = 0
     FAILED = 1
-    """The job failed, a check of ``doctor`` failed, or renderq met an error that it did not expect."""
+    """The job or a job of the batch failed, a check of ``doctor`` failed, or renderq met an error that it did not expect."""
     USAGE = 2
     """Bad flags or bad input; the server refused the request as it stands."""
     UNAVAILABLE = 3
     """A server is not reachable or not able to answer; a port or data folder is in use."""
     NOT_RENDERED = 4
-    """The job was canceled or expired."""
+    """The job was canceled or expired, or the batch was canceled."""
     LOAD_FAILED = 70
     """The worker could not load or warm its model. Starting it again would not help."""
     INTERRUPTED = 130
@@ -23,10 +23,10 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.OK: "done",
-    ExitCode.FAILED: "the job failed, or an unexpected error",
+    ExitCode.FAILED: "the job or one of the batch failed, or an unexpected error",
     ExitCode.USAGE: "bad flags or input, or the server refused the request",
     ExitCode.UNAVAILABLE: "server not reachable or not able to answer; port or data folder in use",
-    ExitCode.NOT_RENDERED: "the job was canceled or expired",
+    ExitCode.NOT_RENDERED: "the job or batch was canceled, or the job expired",
     ExitCode.LOAD_FAILED: "the worker could not load or warm its model",
     ExitCode.INTERRUPTED: "Ctrl-C",
 }

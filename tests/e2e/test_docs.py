@@ -20,6 +20,7 @@ ELSEWHERE = {
     "make demo": "tests/cli/test_demo.py",
     "make test": ".ci/run",
     "renderq up": "tests/fixtures/stack.py",
+    "cp docs/examples": "docs/examples/products.csv",
     "git clone": ".ci/run",
     "source .venv/bin/activate": ".ci/run",
     "pip install": "Makefile",
