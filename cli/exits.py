@@ -8,7 +8,7 @@ class ExitCode(IntEnum):
 
     OK = 0
     FAILED = 1
-    """The job or a job of the batch failed, a check of ``doctor`` failed, or renderq met an error that it did not expect."""
+    """The job or one of the batch failed, a check of ``doctor`` failed, or an error that nobody expected."""
     USAGE = 2
     """Bad flags or bad input; the server refused the request as it stands."""
     UNAVAILABLE = 3
