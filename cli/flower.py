@@ -1,6 +1,7 @@
 """`renderq flower`: Celery's monitor over this system's queues and workers."""
 
 import importlib.util
+import os
 from typing import Annotated
 
 import typer
@@ -26,6 +27,8 @@ def flower(
     Beyond this machine it wants the user and password of RENDERQ_FLOWER_BASIC_AUTH (user:password).
     """
     require_flower()
+    # Flower's own switch, which would let every web page that this machine's browser opens read its API.
+    os.environ.pop("FLOWER_UNAUTHENTICATED_API", None)
     prepare("flower", leashed=leashed)
     from core.settings import get_settings
     from tasks.flower import NotAllowed, run_flower

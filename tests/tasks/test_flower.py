@@ -79,6 +79,13 @@ def test_on_loopback_without_credentials_a_request_must_name_this_machine(on_loo
     assert on_loopback.get("/tasks", headers={"Host": "rebound.example:5555"}).status_code == 403
 
 
+@pytest.mark.parametrize("path", ["/api/tasks", "/api/workers"])
+def test_its_api_is_closed_without_credentials(on_loopback: FlowerProcess, path: str) -> None:
+    answer = on_loopback.get(path, headers={"Origin": "https://other.example"})
+    assert answer.status_code == 401
+    assert "Access-Control-Allow-Origin" not in answer.headers
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "flower.example"])
 def test_beyond_loopback_it_does_not_start_without_credentials(address: str) -> None:
     with pytest.raises(NotAllowed, match="RENDERQ_FLOWER_BASIC_AUTH"):
