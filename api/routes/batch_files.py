@@ -106,7 +106,7 @@ async def get_sheet(
 
 
 def _download(request: Request, pieces: Iterator[bytes], media_type: str, name: str) -> Response:
-    headers = {"Content-Disposition": f'attachment; filename="{name}"', **SAFE}
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Accept-Ranges": "none", **SAFE}
     wanted = iter(()) if request.scope.get("renderq_head") else pieces
     return StreamingResponse(wanted, headers=headers, media_type=media_type)
 

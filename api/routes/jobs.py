@@ -146,6 +146,7 @@ def _read(services: Services, job_id: str, base_url: str) -> JobView:
 
 
 def _hint(response: Response, job: JobView) -> None:
-    """Say when to look again, in seconds; later for a job that others go before."""
+    """Say when to look again, in seconds; later for a job that others go before or its batch holds back."""
     if not JobState(job.status).is_terminal:
-        response.headers["Retry-After"] = str(min(job.queue_position or 1, HINT_LIMIT_S))
+        place = job.queue_position or (HINT_LIMIT_S if job.status == JobState.QUEUED else 1)
+        response.headers["Retry-After"] = str(min(place, HINT_LIMIT_S))

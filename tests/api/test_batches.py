@@ -282,7 +282,9 @@ def test_a_held_job_has_no_place_in_the_queue_and_says_what_holds_it(
 ) -> None:
     worker.register(WorkerState.READY)
     batch = order()
-    job = client.get(jobs_of(client, batch)[0]["urls"]["self"]).json()
+    answer = client.get(jobs_of(client, batch)[0]["urls"]["self"])
+    assert answer.headers["retry-after"] == "10"
+    job = answer.json()
     assert job["queue_position"] is None
     assert job["warnings"] == ["the rows of its batch before it are sent first"]
     client.post(batch["urls"]["pause"])
