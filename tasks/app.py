@@ -38,6 +38,8 @@ DRAIN_S = 60.0
 _log = get_logger()
 
 _COMMON: Mapping[str, Any] = {
+    # kombu has one limit per process: a second application of another limit would change it, or fail to.
+    "broker_pool_limit": 20,
     "accept_content": ["json"],
     "task_serializer": "json",
     "task_ignore_result": True,
@@ -59,7 +61,6 @@ _PUBLISHER: Mapping[str, Any] = {
         "max_retries": 0,
         "priority_steps": PRIORITY_STEPS,
     },
-    "broker_pool_limit": 20,
     "task_publish_retry": False,
 }
 

@@ -12,6 +12,7 @@ from core.errors import DatabaseNotUpgraded
 from core.ids import new_id
 from core.lifecycle import JobState
 from core.settings import Settings
+from tasks.app import make_app
 from tasks.beat import MOST_WAITING, make_beat
 from tasks.control import run_control
 from tasks.upkeep import DUTIES
@@ -93,6 +94,13 @@ def test_a_queue_that_nobody_reads_does_not_grow_and_what_stood_there_is_dropped
     with start_upkeep(stage, RENDERQ_UPKEEP_INTERVAL_S="600") as upkeep:
         wait_until(lambda: control_messages(stage) == 0, what="an empty queue")
         assert upkeep.turns() == {}, "it did what was meant for a moment long past"
+
+
+def test_the_applications_in_one_process_agree_on_the_limit_that_it_has_once(redis_url: str) -> None:
+    settings = Settings.load(redis_url=redis_url)
+    worker, publisher = make_app(settings, worker=True), make_app(settings)
+    with publisher.producer_pool.acquire(block=True), worker.producer_pool.acquire(block=True) as producer:
+        assert producer.connection is not None
 
 
 def test_a_stop_signal_ends_it_though_redis_hangs(own_stage: Stage, own_valkey: Valkey) -> None:
