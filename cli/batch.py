@@ -113,7 +113,6 @@ def show_sent(batches: "Batches", batch: "Batch", *, watch: bool, as_json: bool)
     """Print the id of a batch that has begun, and follow it where asked."""
     if not as_json:
         print_line(printable(batch["id"]))
-        _warn(batch)
     if watch:
         from cli.batchwatch import conclude
 
@@ -121,6 +120,7 @@ def show_sent(batches: "Batches", batch: "Batch", *, watch: bool, as_json: bool)
     elif as_json:
         print_json(batch)
     else:
+        _warn(batch)
         say(f"{batch['total']} jobs. `renderq batch watch {printable(batch['id'])}` shows how it goes")
 
 
@@ -192,7 +192,8 @@ def list_batches(
 
 
 def _row(batch: "Batch") -> tuple[object, ...]:
-    failed = (batch.get("counts") or {}).get("failed", 0)
+    counts = batch.get("counts") or {}
+    failed = counts.get("failed", 0) + counts.get("expired", 0)
     progress = f"{ended(batch)} of {batch['total']}"
     created = short_time(batch["created_at"])
     return batch["id"], batch["status"], progress, failed, created, batch.get("name") or None

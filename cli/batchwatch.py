@@ -124,16 +124,21 @@ class Lines:
     told: set[str] = field(default_factory=set)
 
     def of(self, batch: "Batch", failures: Failures) -> list[str]:
-        new = [job for job in reversed(failures) if job["id"] not in self.told]
-        self.told |= {job["id"] for job in new}
-        lines = [f"{_row_of(job)}: {_reason(job)}" for job in new]
+        lines = self._once({text: printable(text) for text in batch.get("warnings") or []})
+        lines += self._once({job["id"]: _failure_line(job) for job in reversed(failures)})
         words = describe_batch(batch)
         mark = (batch["status"], is_stopping(batch), 10 * ended(batch) // max(batch["total"], 1))
         late = self.clock() - self.at >= LINE_EVERY_S
         if words != self.said and (mark != self.mark or late):
-            lines.append(words)
+            eta = describe_eta(batch.get("eta"), datetime.now(UTC))
+            lines.append(f"{words}; expected end {eta}" if eta else words)
             self.said, self.mark, self.at = words, mark, self.clock()
         return lines
+
+    def _once(self, lines: dict[str, str]) -> list[str]:
+        new = {key: line for key, line in lines.items() if key not in self.told}
+        self.told |= set(new)
+        return list(new.values())
 
 
 def _live(states: Iterable["Batch"], failures: LatestFailures) -> "Batch":
@@ -161,8 +166,8 @@ def picture_of(
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(batch, per_minute, now or datetime.now(UTC)):
         facts.add_row(name, Text(value, style=STYLES.get(batch["status"], "") if name == "state" else ""))
-    bar = ProgressBar(total=max(batch["total"], 1), completed=ended(batch), width=40)
-    parts: list[RenderableType] = [head, bar, facts]
+    facts.add_row("", ProgressBar(total=max(batch["total"], 1), completed=ended(batch), width=40))
+    parts: list[RenderableType] = [head, facts]
     if failures:
         parts.append(_failure_table(failures))
     return Group(*parts)
@@ -196,9 +201,10 @@ def _failure_table(failures: Failures) -> "RenderableType":
     return table
 
 
-def _row_of(job: dict[str, Any]) -> str:
+def _failure_line(job: dict[str, Any]) -> str:
     number = _row_number(job)
-    return f"job {printable(job['id'])} failed" if number == "-" else f"row {number} failed"
+    who = f"job {printable(job['id'])}" if number == "-" else f"row {number}"
+    return f"{who} {printable(job['status'])}" + (f": {_reason(job)}" if job.get("error") else "")
 
 
 def _row_number(job: dict[str, Any]) -> str:

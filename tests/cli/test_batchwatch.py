@@ -114,6 +114,20 @@ def test_a_large_batch_says_a_line_for_each_tenth_and_at_least_every_half_minute
     assert not lines.of(batch(total=1000, counts={"completed": 43, "queued": 957}), [])
 
 
+def test_lines_tell_why_a_batch_waits_once_and_when_it_should_end() -> None:
+    lines = Lines(clock=lambda: 0.0)
+    waiting = batch(warnings=["the window opens at 22:00"], eta="2026-01-01T12:02:05Z")
+    [why, state] = lines.of(waiting, [])
+    assert why == "the window opens at 22:00"
+    assert state.startswith("running: 0 of 8 done, 8 queued; expected end ")
+    assert lines.of(waiting, []) == []
+
+
+def test_an_expired_row_is_told_apart_from_a_failed_one() -> None:
+    expired = job("expired", batch_row=4)
+    assert Lines(clock=lambda: 0.0).of(batch(), [expired])[0] == "row 4 expired"
+
+
 def test_a_pause_is_said_at_once() -> None:
     lines = Lines(clock=lambda: 0.0)
     lines.of(batch(), [])
@@ -146,6 +160,8 @@ def test_the_live_table_shows_counts_rate_expected_end_window_and_latest_failure
         ID,
     ):
         assert words in text
+    [bar] = [line for line in text.splitlines() if "━" in line]
+    assert bar.strip(" ━╸╺") == ""
 
 
 def test_the_live_table_shows_markup_of_others_as_it_is() -> None:
