@@ -7,7 +7,7 @@ from importlib.metadata import version
 from fastapi import Depends, FastAPI
 
 from api.deps import Services, refuse_unknown_parameters
-from api.heavy import make_limiter
+from api.heavy import HeavyWork
 from api.middleware import Guard, RequestLog
 from api.openapi_document import build_openapi
 from api.problems import add_handlers
@@ -40,7 +40,7 @@ def create_app(settings: Settings | None = None, *, any_host: bool = False) -> F
     app.state.services = make_services(settings or get_settings())
     app.state.is_stopping = lambda: False
     app.state.waiting_room = WaitingRoom()
-    app.state.heavy_limiter = make_limiter()
+    app.state.heavy_work = HeavyWork()
     for routes in (jobs, content, batches, batch_files, schedules, models, workers, health, home):
         app.include_router(routes.router)
     add_handlers(app)

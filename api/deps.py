@@ -8,6 +8,7 @@ from fastapi import Depends, Path, Request
 from pydantic import AfterValidator
 
 from api.errors import Refused
+from api.heavy import HeavyWork
 from core.artifacts import ArtifactStore
 from core.db import Database
 from core.ids import is_id
@@ -40,6 +41,11 @@ class Services:
 async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
+
+
+async def _heavy_work(request: Request) -> HeavyWork:
+    work: HeavyWork = request.app.state.heavy_work
+    return work
 
 
 async def _base_url(request: Request) -> str:
@@ -78,5 +84,6 @@ def _unknown(name: str, known: set[str]) -> str:
 
 
 ServicesDep = Annotated[Services, Depends(_services)]
+HeavyWorkDep = Annotated[HeavyWork, Depends(_heavy_work)]
 BaseUrl = Annotated[str, Depends(_base_url)]
 PathId = Annotated[str, Path(description="An id as this API gives it."), AfterValidator(_known_id)]

@@ -8,7 +8,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from api.archive import write_archive
 from api.batch_rows import each_job, each_row
-from api.deps import LOCAL_CALLER, BaseUrl, PathId, Services, ServicesDep
+from api.deps import LOCAL_CALLER, BaseUrl, HeavyWorkDep, PathId, Services, ServicesDep
 from api.errors import Refused
 from api.file_names import TEMPLATE_LIMIT, BadName, FileNames
 from api.heavy import run_heavy
@@ -87,15 +87,16 @@ def get_results(request: Request, batch_id: PathId, services: ServicesDep, base_
     },
 )
 async def get_sheet(
-    request: Request,
+    *,
     batch_id: PathId,
     services: ServicesDep,
     base_url: BaseUrl,
+    heavy: HeavyWorkDep,
     columns: Annotated[int, Query(ge=1, le=MOST_COLUMNS)] = 8,
     page: Annotated[int, Query(ge=1, le=9999, description=f"{ROWS_PER_PAGE} rows each, from 1.")] = 1,
 ) -> Response:
     """Draw one page of the contact sheet; ``Link`` leads to the pages before and after."""
-    png, last = await run_heavy(request, _draw, services, batch_id, columns, page)
+    png, last = await run_heavy(heavy.pictures, _draw, services, batch_id, columns, page)
     headers = {"Content-Disposition": f'inline; filename="renderq-{batch_id}-{page}.png"', **SAFE}
     url = f"{base_url}/v1/batches/{batch_id}/sheet?columns={columns}&page="
     beside = {"prev": page - 1, "next": page + 1}

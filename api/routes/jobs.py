@@ -148,5 +148,5 @@ def _read(services: Services, job_id: str, base_url: str) -> JobView:
 def _hint(response: Response, job: JobView) -> None:
     """Say when to look again, in seconds; later for a job that others go before or its batch holds back."""
     if not JobState(job.status).is_terminal:
-        place = job.queue_position or (HINT_LIMIT_S if job.status == JobState.QUEUED else 1)
+        place = job.queue_position or (HINT_LIMIT_S if JobState(job.status) == JobState.QUEUED else 1)
         response.headers["Retry-After"] = str(min(place, HINT_LIMIT_S))

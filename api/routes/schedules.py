@@ -11,7 +11,7 @@ from sqlalchemy import select
 from api.bulk_requests import SCHEDULE_PARTS
 from api.bulk_schemas import FiredView, FiringView, ScheduleView, Slots
 from api.bulk_views import view_firing, view_schedule, view_whole_batch
-from api.deps import LOCAL_CALLER, BaseUrl, PathId, Services, ServicesDep
+from api.deps import LOCAL_CALLER, BaseUrl, HeavyWorkDep, PathId, Services, ServicesDep
 from api.heavy import run_heavy
 from api.openapi_parts import json_or_form, problems, with_headers
 from api.queries import After, Limit, bad_query, check_ids
@@ -39,11 +39,11 @@ MOST_SLOTS = 100
     openapi_extra={"requestBody": json_or_form("ScheduleOrder", SCHEDULE_PARTS)},
 )
 async def create_schedule(
-    request: Request, response: Response, services: ServicesDep, base_url: BaseUrl
+    request: Request, response: Response, services: ServicesDep, base_url: BaseUrl, heavy: HeavyWorkDep
 ) -> ScheduleView:
     """Check the rule and every row, and keep them; each firing makes a batch of them."""
     async with receive_order(request, SCHEDULE_PARTS) as upload:
-        schedule = await run_heavy(request, make_schedule, services, upload, base_url)
+        schedule = await run_heavy(heavy.rows, make_schedule, services, upload, base_url)
     response.headers["Location"] = schedule.urls.self
     return schedule
 
@@ -78,11 +78,11 @@ def get_schedule(schedule_id: PathId, services: ServicesDep, base_url: BaseUrl) 
     openapi_extra={"requestBody": json_or_form("ScheduleChange", SCHEDULE_PARTS, file_required=False)},
 )
 async def patch_schedule(
-    request: Request, schedule_id: PathId, services: ServicesDep, base_url: BaseUrl
+    request: Request, schedule_id: PathId, services: ServicesDep, base_url: BaseUrl, heavy: HeavyWorkDep
 ) -> ScheduleView:
     """Change the named fields; a new rule counts from now on. Batches that were made stay as they are."""
     async with receive_order(request, SCHEDULE_PARTS, file_required=False) as upload:
-        return await run_heavy(request, change_schedule, services, schedule_id, upload, base_url)
+        return await run_heavy(heavy.rows, change_schedule, services, schedule_id, upload, base_url)
 
 
 @router.delete(
@@ -128,10 +128,10 @@ def _switch(services: Services, schedule_id: str, base_url: str, *, enabled: boo
     responses=problems(403, 404, 422, 503),
 )
 async def fire_schedule(
-    request: Request, schedule_id: PathId, services: ServicesDep, base_url: BaseUrl
+    schedule_id: PathId, services: ServicesDep, base_url: BaseUrl, heavy: HeavyWorkDep
 ) -> FiredView:
     """Make its batch now; the slots to come stay as they are."""
-    return await run_heavy(request, _fire, services, schedule_id, base_url)
+    return await run_heavy(heavy.rows, _fire, services, schedule_id, base_url)
 
 
 def _fire(services: Services, schedule_id: str, base_url: str) -> FiredView:
