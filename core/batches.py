@@ -5,7 +5,7 @@ between them and pause, resume and cancel touch rows instead of messages. Functi
 never commit.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -100,10 +100,12 @@ def create_batch(
     return batch, False
 
 
-def _rows(session: Session, batch: Batch, orders: Iterable[Order], max_attempts: int) -> list[dict[str, Any]]:
+def _rows(
+    session: Session, batch: Batch, orders: Iterable[Order], max_attempts: int
+) -> Iterator[dict[str, Any]]:
     at = session.scalars(select(now())).one()
-    return [
-        {
+    for order in orders:
+        yield {
             "caller": batch.caller,
             "batch_id": batch.id,
             "batch_row": order.row,
@@ -119,8 +121,6 @@ def _rows(session: Session, batch: Batch, orders: Iterable[Order], max_attempts:
             "created_at": at,
             "queued_at": at,
         }
-        for order in orders
-    ]
 
 
 def _deadline(at: Any, seconds: float | None) -> Any:  # noqa: ANN401
@@ -301,7 +301,7 @@ def release(session: Session, batch_id: str, room: Mapping[str, int]) -> Sequenc
 
 def hold(session: Session, batch_id: str) -> int:
     """Take back the queued jobs of the batch that were released; returns how many."""
-    return len(moves.hold(session, batch_id))
+    return moves.hold(session, batch_id)
 
 
 def waiting_models(session: Session, batch_id: str) -> Sequence[str]:

@@ -4,8 +4,9 @@ The only module that writes rows of ``jobs``; ``core.store`` and ``core.batches`
 carried out. No row back from the UPDATE means that somebody else moved the job first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, insert, select, update
@@ -101,13 +102,20 @@ def make_job(session: Session, **columns: Any) -> Job:  # noqa: ANN401 - the col
     return job
 
 
-def make_held_jobs(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert many queued jobs of a batch, held until the batch releases them; ids rise with the rows."""
+def make_held_jobs(session: Session, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Insert many queued jobs of a batch, held until the batch releases them; ids rise with the rows.
+
+    ``rows`` are read a few at a time: a plan is larger than the line it was made of.
+    """
+    following = iter(rows)
+    while some := list(islice(following, CHUNK)):
+        _insert_held(session, some)
+
+
+def _insert_held(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
     ids = sorted(new_id() for _ in rows)
-    made = [
-        {"id": job_id, "state": JobState.QUEUED, "held": True, "attempt": 0, "hand_backs": 0, **row}
-        for job_id, row in zip(ids, rows, strict=True)
-    ]
+    fresh = {"state": JobState.QUEUED, "held": True, "attempt": 0, "hand_backs": 0}
+    made = [{"id": job_id, **fresh, **row} for job_id, row in zip(ids, rows, strict=True)]
     told = [
         {
             "job_id": job["id"],
@@ -116,9 +124,8 @@ def make_held_jobs(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
         }
         for job in made
     ]
-    for start in range(0, len(made), CHUNK):
-        session.execute(insert(Job), made[start : start + CHUNK])
-        session.execute(insert(Event), told[start : start + CHUNK])
+    session.execute(insert(Job), made)
+    session.execute(insert(Event), told)
 
 
 def release(session: Session, ids: Sequence[str]) -> Sequence[Job]:
@@ -127,10 +134,10 @@ def release(session: Session, ids: Sequence[str]) -> Sequence[Job]:
     return _update_jobs(session, held, held=False, queued_at=now(), published_at=None)
 
 
-def hold(session: Session, batch_id: str) -> Sequence[Job]:
+def hold(session: Session, batch_id: str) -> int:
     """Keep the queued jobs of a batch from being claimed, also those whose id was sent already."""
-    queued = [Job.batch_id == batch_id, Job.state == JobState.QUEUED, ~Job.held]
-    return _update_jobs(session, queued, held=True, published_at=None)
+    queued = [Job.batch_id == batch_id, ~Job.superseded, Job.state == JobState.QUEUED, ~Job.held]
+    return len(_update_rows(session, queued, held=True, published_at=None))
 
 
 def supersede(session: Session, batch_id: str, states: Sequence[JobState]) -> Sequence[Job]:
@@ -141,14 +148,17 @@ def supersede(session: Session, batch_id: str, states: Sequence[JobState]) -> Se
 
 def cancel_batch_jobs(session: Session, batch_id: str) -> None:
     """Cancel the queued jobs of a batch, and note the wish for those that run."""
-    of_batch = Job.batch_id == batch_id
-    fields = _fields_of(JobState.CANCELED) | {"held": False, "cancel_requested_at": now()}
-    queued = [of_batch, Job.state == MOVES["cancel"].source]
-    canceled = _update_jobs(session, queued, state=JobState.CANCELED, **fields)
-    running = [of_batch, Job.state == JobState.IN_PROGRESS, Job.cancel_requested_at.is_(None)]
-    wished = _update_jobs(session, running, cancel_requested_at=now())
-    told = [(job, MOVES["cancel"].event) for job in canceled] + [(job, CANCEL_REQUESTED) for job in wished]
-    rows = [{"job_id": job.id, "type": type_, "payload": {"attempt": job.attempt}} for job, type_ in told]
+    arrow, current = MOVES["cancel"], [Job.batch_id == batch_id, ~Job.superseded]
+    fields = _fields_of(arrow.target) | {"cancel_requested_at": now()}
+    queued = [*current, Job.state == arrow.source]
+    canceled = _update_rows(session, queued, state=arrow.target, **fields)
+    running = [*current, Job.state == JobState.IN_PROGRESS, Job.cancel_requested_at.is_(None)]
+    wished = _update_rows(session, running, cancel_requested_at=now())
+    rows = [
+        {"job_id": job_id, "type": type_, "payload": {"attempt": attempt}}
+        for moved, type_ in ((canceled, arrow.event), (wished, CANCEL_REQUESTED))
+        for job_id, attempt in moved
+    ]
     for start in range(0, len(rows), CHUNK):
         session.execute(insert(Event), rows[start : start + CHUNK])
 
@@ -174,6 +184,15 @@ def _update_jobs(session: Session, guards: Sequence[ColumnElement[bool]], **valu
     statement = update(Job).where(*guards).values(**values).returning(Job)
     options = {"synchronize_session": False, "populate_existing": True}
     return session.scalars(statement, execution_options=options).all()
+
+
+def _update_rows(
+    session: Session, guards: Sequence[ColumnElement[bool]], **values: object
+) -> list[tuple[str, int]]:
+    """Update many rows and return id and attempt of each; their requests and plans are not read."""
+    statement = update(Job).where(*guards).values(**values).returning(Job.id, Job.attempt)
+    found = session.execute(statement, execution_options={"synchronize_session": False})
+    return [(job_id, attempt) for job_id, attempt in found]
 
 
 def held_by(attempt: int, worker_id: str | None) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

@@ -121,7 +121,7 @@ class Job(Base):
         Index("ix_jobs_list_state", "caller", "state", "created_at", "id"),
         Index("ix_jobs_list_model", "caller", "model", "created_at", "id"),
         Index("ix_jobs_batch", "batch_id", "batch_row", "id"),
-        Index("ix_jobs_batch_state", "batch_id", "superseded", "state"),
+        Index("ix_jobs_batch_state", "batch_id", "superseded", "state", "held"),
         Index(
             "ix_jobs_queue",
             *("model", "priority", "created_at", "id"),

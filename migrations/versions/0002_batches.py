@@ -33,7 +33,7 @@ def upgrade() -> None:
     for column in _JOB_COLUMNS:
         op.execute(f"ALTER TABLE jobs ADD COLUMN {column}")
     op.create_index("ix_jobs_batch", "jobs", ["batch_id", "batch_row", "id"])
-    op.create_index("ix_jobs_batch_state", "jobs", ["batch_id", "superseded", "state"])
+    op.create_index("ix_jobs_batch_state", "jobs", ["batch_id", "superseded", "state", "held"])
     op.drop_index("ix_jobs_unpublished", "jobs")
     _index_unpublished(f"{_UNSENT} AND held = 0", f"{_UNSENT} AND NOT held")
     _widen_idempotency_keys()
