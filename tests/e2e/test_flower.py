@@ -19,9 +19,19 @@ def rows_of(stack: RunningStack, job_id: str) -> list[dict[str, Any]]:
     return list(answer["data"])
 
 
+def hears(stack: RunningStack) -> bool:
+    """Whether Flower has heard of a worker; it may have been started again by another test."""
+    try:
+        seen = httpx2.get(f"{stack.flower_url}/workers", params={"json": 1}).raise_for_status().json()
+    except httpx2.TransportError:
+        return False
+    return any(worker["hostname"].startswith("tiny-") for worker in seen["data"])
+
+
 def test_a_job_that_was_sent_to_the_api_is_seen_in_flower_with_what_came_of_it(stack: RunningStack) -> None:
     assert len(stack.find("renderq flower")) == 1
     assert f"Flower: {stack.flower_url}" in stack.said()
+    wait_until(lambda: hears(stack), 60, what="Flower to hear of the worker")
     job_id = stack.submit("a boat with a yellow sail on the sea", seed=1)
     stack.wait_for(job_id, "completed")
     (row,) = wait_until(

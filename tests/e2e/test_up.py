@@ -82,7 +82,7 @@ def test_a_second_up_in_the_same_folder_is_refused_in_words(stack: RunningStack)
 
 
 @pytest.mark.xdist_group("stack")
-@pytest.mark.parametrize("name", ["renderq api", "renderq upkeep", "valkey-server"])
+@pytest.mark.parametrize("name", ["renderq api", "renderq upkeep", "renderq flower", "valkey-server"])
 def test_a_killed_process_is_started_again(stack: RunningStack, name: str) -> None:
     before = stack.find(name)
     os.kill(before[-1], signal.SIGKILL)
@@ -142,8 +142,8 @@ def test_ctrl_c_while_starting_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_a_killed_up_leaves_no_process(tmp_path: Path) -> None:
-    with start_up(tmp_path) as up:
-        wait_until(lambda: all_there(up), 60, "all processes")
+    with start_up(tmp_path, "--flower", "--flower-port", "0") as up:
+        wait_until(lambda: all_there(up) and up.find("renderq flower"), 60, "all processes")
         below = up.below()
         up.process.kill()
         wait_until(lambda: all(is_gone(pid) for pid in below), 20, f"the end of {below}")
