@@ -41,8 +41,11 @@ def up(
         bool, typer.Option("--flower", help="Run Flower, the monitor for workers and queues, as well.")
     ] = False,
     flower_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of Flower; 0 takes a free one.")
-    ] = FLOWER_PORT,
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port of Flower, if not 5555; 0 takes a free one. Starts it, too."
+        ),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Do not show the processes' own lines.")
     ] = False,
@@ -62,7 +65,9 @@ def up(
 
     resolve_policy(model, flags)
     require_loopback(host, trusted=trust_network)
-    if flower:
+    if flower and flower_port is None:
+        flower_port = FLOWER_PORT
+    if flower_port is not None:
         require_flower()
     plan = StackPlan(
         data=data or get_settings().data_dir,
@@ -71,7 +76,7 @@ def up(
         port=port,
         trust_network=trust_network,
         flags=as_arguments(flags),
-        flower_port=flower_port if flower else None,
+        flower_port=flower_port,
     )
     run(plan, quiet=quiet or as_json, as_json=as_json)
 

@@ -13,7 +13,7 @@ from tests.cli.conftest import Run
 from tests.fixtures.stack import RENDERQ
 
 
-@pytest.mark.parametrize("command", [("flower",), ("up", "--flower")])
+@pytest.mark.parametrize("command", [("flower",), ("up", "--flower"), ("up", "--flower-port", "0")])
 def test_an_installation_without_flower_says_what_to_install(
     renderq: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:

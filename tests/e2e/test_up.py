@@ -142,7 +142,7 @@ def test_ctrl_c_while_starting_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_a_killed_up_leaves_no_process(tmp_path: Path) -> None:
-    with start_up(tmp_path, "--flower", "--flower-port", "0") as up:
+    with start_up(tmp_path, "--flower-port", "0") as up:
         wait_until(lambda: all_there(up) and up.find("renderq flower"), 60, "all processes")
         below = up.below()
         up.process.kill()
