@@ -1,0 +1,108 @@
+"""The real worker with an engine that renders nothing at a pace.
+
+    python -m tests.faults.paced_worker FOLDER
+
+Into ``FOLDER/<pid of the parent>.phase`` it writes one line whenever the job in hand enters another phase:
+the child's id, a number that rises, and ``starting``, ``step K``, ``saving`` or ``stopped``. A prompt that
+holds the words ``hold at step K`` waits there, after step K, until ``FOLDER/go`` exists.
+"""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+from PIL import Image
+
+from cli.leash import hold_leash
+from core.hardware import detect
+from core.log import configure_logging
+from core.settings import get_settings
+from pipeline.errors import Stopped
+from pipeline.rendering import Picture, PreparationStep, Rendering
+from policy.catalogue import Catalogue
+from policy.model_spec import ModelSpec
+from policy.plan import RenderPlan
+from policy.resolve import Policy, resolve
+from tasks.worker import run_worker
+
+MODEL = "tiny"
+SHORTEST_S, LONGEST_S = 0.05, 0.2
+LOAD_S = 0.2
+HOLD = re.compile(r"hold at step (\d+)")
+LINE = 60
+"""Every line is padded to this length, so that one write replaces the one before."""
+
+
+class PacedEngine:
+    """Takes 0.05 to 0.2 s for a job, by its seed; the pictures of two attempts differ."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        policy: Policy,
+        *,
+        source: str | None,
+        report: Callable[[PreparationStep], None],
+    ) -> None:
+        del spec, policy, source
+        self.device = SimpleNamespace(type=detect().device)
+        self._report = report
+        self._folder = Path(sys.argv[1])
+        self._file = os.open(self._folder / f"{os.getppid()}.phase", os.O_RDWR | os.O_CREAT)
+        self._count = 0
+
+    def prepare(self) -> list[PreparationStep]:
+        self._report(PreparationStep("load", "started"))
+        time.sleep(LOAD_S)
+        done = PreparationStep("load", "done", LOAD_S)
+        self._report(done)
+        return [done]
+
+    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool) -> Rendering:
+        del safer
+        steps = plan.num_inference_steps * len(plan.seeds)
+        pace_s = (SHORTEST_S + plan.seeds[0] % 1000 / 1000 * (LONGEST_S - SHORTEST_S)) / steps
+        held = HOLD.search(plan.prompt)
+        self._tell("starting")
+        for step in range(steps + 1):
+            if held and step == int(held[1]):
+                self._wait()
+            if step == steps:
+                break
+            time.sleep(pace_s)
+            self._tell(f"step {step + 1}")
+            if not on_step(step + 1, steps):
+                self._tell("stopped")
+                raise Stopped(step + 1)
+        pictures = tuple(Picture(index, seed, _draw(plan), None) for index, seed in enumerate(plan.seeds))
+        self._tell("saving")
+        return Rendering(pictures, {"total": pace_s * steps}, {"cache": "off", "steps": steps})
+
+    def _tell(self, phase: str) -> None:
+        self._count += 1
+        os.pwrite(self._file, f"{os.getpid()} {self._count} {phase}".ljust(LINE).encode(), 0)
+
+    def _wait(self) -> None:
+        while not (self._folder / "go").exists():
+            time.sleep(0.01)
+
+
+def _draw(plan: RenderPlan) -> Image.Image:
+    red, green, blue = os.urandom(3)
+    return Image.new("RGB", (plan.width, plan.height), (red, green, blue))
+
+
+def main() -> int:
+    hold_leash()
+    configure_logging("worker")
+    spec = Catalogue.load().get_model(MODEL)
+    policy = resolve(spec, flags={}, env=os.environ, hardware=detect())
+    return run_worker(get_settings(), spec, policy, engine_factory=PacedEngine)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

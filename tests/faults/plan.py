@@ -1,0 +1,94 @@
+"""Which faults there are, and a plan of them drawn from a seed.
+
+A cell is a component, what is done to it, and the phase of a job in which it is done. Every cell comes once
+before any comes again, in an order that the seed decides.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tests.faults.phases import PHASES
+from tests.faults.system import WORKERS
+
+PROCESS = ("kill", "terminate", "stop", "restart")
+LINE = ("cut", "stall", "refuse")
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "api": PROCESS,
+    "worker parent": PROCESS,
+    "worker child": ("kill", "stop"),
+    "worker host": ("kill", "stop"),
+    "upkeep": PROCESS,
+    "redis": (*PROCESS, "forget"),
+    "redis connection": LINE,
+}
+"""What can be done to what, on every database. ``stop`` is SIGSTOP, later SIGCONT; ``forget`` is a server
+that comes back without its data; a worker's host is its parent and child at once."""
+ON_DATABASE: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "sqlite": ("database", ("lock",)),
+    "postgresql": ("database connection", LINE),
+}
+"""SQLite has no connection to cut: another process holds its write lock instead."""
+ALL = "all"
+SHORT_S = (0.3, 3.0)
+LONG_S = (5.5, 9.0)
+"""Longer than a lease."""
+LONG_SHARE = 0.2
+GAP_S = 1.2
+LONGEST_GAP_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing to do to the system.
+
+    Attributes:
+        gap_s: Seconds after the fault before.
+        worker: The worker that is hit, or whose job's phase decides the moment.
+        whose: The process that is cut off, or ``all``; for connections only.
+        lasts_s: Seconds until it is repaired, where there is something to repair.
+        chance: Seeds what is drawn within the phase.
+    """
+
+    component: str
+    kind: str
+    phase: str
+    gap_s: float
+    worker: str
+    whose: str
+    lasts_s: float
+    chance: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.component}: {self.kind}"
+
+    @property
+    def cell(self) -> str:
+        return f"{self.name}, {self.phase}"
+
+
+def cells(database: str) -> list[tuple[str, str, str]]:
+    """Every component, kind and phase on this kind of database."""
+    component, kinds = ON_DATABASE[database]
+    every = {**KINDS, component: kinds}
+    return [(name, kind, phase) for name, kinds in every.items() for kind in kinds for phase in PHASES]
+
+
+def draw_plan(seed: int, database: str) -> Iterator[Fault]:
+    """An endless plan; the same seed and kind of database give the same one."""
+    draw = random.Random(f"{seed} {database}")
+    while True:
+        deck = cells(database)
+        draw.shuffle(deck)
+        for component, kind, phase in deck:
+            yield Fault(
+                component,
+                kind,
+                phase,
+                gap_s=min(draw.expovariate(1 / GAP_S), LONGEST_GAP_S),
+                worker=draw.choice(WORKERS),
+                whose=draw.choice((ALL, "api", "upkeep", *WORKERS)),
+                lasts_s=draw.uniform(*(LONG_S if draw.random() < LONG_SHARE else SHORT_S)),
+                chance=draw.randrange(2**32),
+            )
