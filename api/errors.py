@@ -23,7 +23,7 @@ PROBLEMS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "not_ready": (409, "The job has not ended yet, or the batch has no file yet."),
         "no_result": (409, "The job or the batch ended without a result."),
         "already_finished": (409, "The job or batch has ended."),
-        "conflict": (409, "The state of the batch or schedule does not allow this."),
+        "conflict": (409, "The state of the job, batch or schedule does not allow this."),
         "gone": (410, "The file has been deleted."),
         "body_too_large": (413, "The body is larger than this API reads."),
         "unsupported_media_type": (415, "The body is of a media type that this address does not read."),

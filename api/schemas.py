@@ -7,9 +7,10 @@ from pydantic import BaseModel, Field
 
 Item = TypeVar("Item")
 JobStatus = Literal["queued", "in_progress", "completed", "failed", "canceled", "expired"]
+AttemptOutcome = Literal["completed", "failed", "retried", "handed_back", "lost", "stopped"]
 PriorityWord = Literal["low", "normal", "high"]
 WorkerStateWord = Literal[
-    "loading", "mounting", "compiling", "warming", "ready", "draining", "failed", "gone"
+    "loading", "mounting", "compiling", "warming", "ready", "disconnected", "draining", "failed", "gone"
 ]
 
 
@@ -49,8 +50,37 @@ class JobUrls(BaseModel):
     """Where to go from here."""
 
     self: str
+    attempts: str
     cancel: str
     content: str
+    requeue: str
+
+
+class AttemptError(BaseModel):
+    """What ended an attempt early."""
+
+    code: str
+    message: str
+
+
+class AttemptView(BaseModel):
+    """One try at a job by one worker."""
+
+    object: Literal["attempt"] = "attempt"
+    number: int = Field(description="From 1.")
+    worker: str = Field(description="Id of the worker that made it.")
+    outcome: AttemptOutcome | None = Field(description="Null while it runs.")
+    error: AttemptError | None
+    step: int | None = Field(description="The last step that was reported.")
+    started_at: datetime
+    finished_at: datetime | None
+
+
+class Attempts(BaseModel):
+    """Every try at a job, the first one first."""
+
+    object: Literal["list"] = "list"
+    data: list[AttemptView]
 
 
 class JobView(BaseModel):
@@ -79,6 +109,9 @@ class JobView(BaseModel):
     progress: Progress | None
     artifacts: list[ArtifactView]
     error: JobError | None
+    parked: bool = Field(description="It failed because its attempts were used up.")
+    requeued_from: str | None = Field(description="The failed or expired job that this one repeats.")
+    requeued_as: str | None = Field(description="The job that repeats this one.")
     timings_ms: dict[str, float] | None
     acceleration: dict[str, Any] | None
     worker: str | None = Field(description="Id of the worker that has or had it last.")

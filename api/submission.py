@@ -1,4 +1,4 @@
-"""Takes an order in: check it, store it, commit, and only then tell the queue."""
+"""Takes an order in, new or once more: check it, store it, commit, and only then tell the queue."""
 
 import secrets
 from typing import Any
@@ -12,6 +12,7 @@ from api.serving import Serving
 from api.views import NOT_SENT, PRIORITY_NUMBERS, view_job
 from core import store
 from core.errors import AppError
+from core.requeue import requeue as repeat
 from policy.plan import make_plan
 from policy.request import SEED_LIMIT, parse_request
 from tasks.app import publish
@@ -53,6 +54,24 @@ def submit(services: Services, body: dict[str, Any], key: str | None, base_url: 
     if not replayed and _send(services, view):
         view.warnings.remove(NOT_SENT)
     return view, replayed
+
+
+def requeue(services: Services, job_id: str, base_url: str) -> tuple[JobView, bool]:
+    """Order a failed or expired job again and send the new one, unless its batch sends it.
+
+    Returns:
+        The new job, and whether an earlier call had made it.
+
+    Raises:
+        NotFound, Conflict: as ``core.requeue``.
+    """
+    with services.database.transaction() as session:
+        job, earlier = repeat(session, job_id, LOCAL_CALLER)
+        held = job.held
+        view = view_job(session, job, base_url, Serving(services.heard_within_s))
+    if not earlier and not held and _send(services, view):
+        view.warnings.remove(NOT_SENT)
+    return view, earlier
 
 
 def _send(services: Services, view: JobView) -> bool:

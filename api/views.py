@@ -9,6 +9,8 @@ from sqlalchemy.orm import Session
 from api.bulk_views import holding_back
 from api.schemas import (
     ArtifactView,
+    AttemptError,
+    AttemptView,
     JobError,
     JobUrls,
     JobView,
@@ -18,9 +20,11 @@ from api.schemas import (
     WorkerView,
 )
 from api.serving import Serving
+from core.batches import LOST_ROWS
 from core.lifecycle import JobState
+from core.queries import find_successor
 from core.store import queue_position
-from core.tables import Artifact, Batch, Job, Worker
+from core.tables import Artifact, Attempt, Batch, Job, Worker
 from policy.model_spec import ModelSpec
 
 NOT_SENT = "the queue did not take the job yet; it is stored and will be sent again"
@@ -50,6 +54,9 @@ def view_job(session: Session, job: Job, base_url: str, serving: Serving, *, pla
         progress=_progress(job),
         artifacts=[_view_artifact(artifact, url) for artifact in job.artifacts],
         error=_error(job),
+        parked=job.parked,
+        requeued_from=job.requeued_from,
+        requeued_as=find_successor(session, job.id) if job.state in LOST_ROWS else None,
         timings_ms=_timings(job),
         acceleration=job.acceleration,
         worker=job.worker_id,
@@ -58,7 +65,21 @@ def view_job(session: Session, job: Job, base_url: str, serving: Serving, *, pla
         schedule_id=None if batch is None else batch.schedule_id,
         metadata=job.metadata_,
         warnings=_warnings(session, job, batch, serving),
-        urls=JobUrls(self=url, cancel=f"{url}/cancel", content=f"{url}/content"),
+        urls=_urls(url),
+    )
+
+
+def view_attempt(attempt: Attempt) -> AttemptView:
+    """Return one try at a job."""
+    code, message = attempt.error_code, attempt.error_message
+    return AttemptView(
+        number=attempt.number,
+        worker=attempt.worker_id,
+        outcome=attempt.outcome,
+        error=None if code is None else AttemptError(code=code, message=message or ""),
+        step=attempt.step,
+        started_at=attempt.started_at,
+        finished_at=attempt.finished_at,
     )
 
 
@@ -70,6 +91,11 @@ def view_model(spec: ModelSpec, ready_workers: int) -> ModelView:
 def view_worker(worker: Worker) -> WorkerView:
     """Return a worker with its resolved policy and the record of its preparation."""
     return WorkerView.model_validate(worker, from_attributes=True)
+
+
+def _urls(url: str) -> JobUrls:
+    parts = ("attempts", "cancel", "content", "requeue")
+    return JobUrls(self=url, **{part: f"{url}/{part}" for part in parts})
 
 
 def _progress(job: Job) -> Progress | None:

@@ -61,6 +61,10 @@ class Client:
     def list_jobs(self, **query: object) -> dict[str, Any]:
         return self.ask("GET", "/v1/jobs", params={k: v for k, v in query.items() if v is not None})
 
+    def requeue(self, job_id: str) -> Job:
+        """The job that repeats this one; there is one at most, however often it is asked for."""
+        return self.ask("POST", f"/v1/jobs/{quote(job_id, safe='')}/requeue")
+
     def cancel(self, job_id: str) -> Job:
         return self.ask("POST", f"/v1/jobs/{quote(job_id, safe='')}/cancel")
 

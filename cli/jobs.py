@@ -1,4 +1,4 @@
-"""`renderq get | list | cancel`: jobs on the server at RENDERQ_URL."""
+"""`renderq get | list | cancel | requeue`: jobs on the server at RENDERQ_URL."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cli.client import Job
 
 AsJson = Annotated[bool, typer.Option("--json", help="For scripts.")]
+REPEATS = ("requeued_from", "requeued_as")
 JobId = Annotated[str, typer.Argument(help="Id of the job.")]
 
 
@@ -61,6 +62,7 @@ def show_job(job: "Job", *, as_json: bool = False) -> None:
     ]
     if job.get("error"):
         rows.append(("error", f"{job['error']['code']}: {job['error']['message']}"))
+    rows += [(name.replace("_", " "), job[name]) for name in REPEATS if job.get(name)]
     rows += [("picture", artifact["url"]) for artifact in job["artifacts"]]
     rows += [("note", warning) for warning in job.get("warnings", [])]
     print_pairs(rows)
@@ -73,6 +75,9 @@ def list_jobs(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Only jobs of this model.")] = None,
     batch: Annotated[str | None, typer.Option(help="Only jobs of this batch.")] = None,
+    parked: Annotated[
+        bool, typer.Option("--parked", help="Only jobs that failed because their attempts were used up.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=100, help="At most this many.")] = 20,
     after: Annotated[str | None, typer.Option(help="Id of the last job of the page before.")] = None,
     as_json: AsJson = False,
@@ -81,7 +86,8 @@ def list_jobs(
     from cli.client import connect
     from cli.progress import describe
 
-    page = connect().list_jobs(status=status, model=model, batch=batch, limit=limit, after=after)
+    wanted = {"status": status, "model": model, "batch": batch, "parked": "true" if parked else None}
+    page = connect().list_jobs(**wanted, limit=limit, after=after)
     if as_json:
         print_json(page)
         return
@@ -110,3 +116,15 @@ def cancel(job_id: JobId, *, as_json: AsJson = False) -> None:
         print_json(job)
     else:
         print_line(describe(job))
+
+
+def requeue(job_id: JobId, *, as_json: AsJson = False) -> None:
+    """Order a failed or expired job again, with the same seed: prints the id of the new one."""
+    from cli.client import connect
+    from cli.progress import describe
+
+    job = connect().requeue(job_id)
+    if as_json:
+        print_json(job)
+    else:
+        print_line(f"{printable(job['id'])}  {describe(job)}")

@@ -7,7 +7,7 @@ never commit.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, case, exists, func, or_, select, tuple_, update
@@ -243,29 +243,37 @@ def retry_failed(session: Session, batch_id: str, caller: str | None = None) -> 
     Raises:
         Conflict: No row has failed, or the batch was cancelled.
     """
-    batch = session.scalars(_one(batch_id, caller).with_for_update()).one_or_none()
-    if batch is None:
-        raise NotFound(f"There is no batch {batch_id}.")
-    if batch.cancel_requested_at is not None:
-        raise Conflict(f"The batch {batch_id} was cancelled: order its rows as a new batch.")
+    batch = lock_batch(session, batch_id, caller)
+    check_repeatable(batch)
     lost = moves.supersede(session, batch.id, LOST_ROWS)
     if not lost:
         raise Conflict(f"The batch {batch_id} has no row that failed or expired.")
+    return repeat(session, batch, lost), len(lost)
+
+
+def check_repeatable(batch: Batch) -> None:
+    """Refuse to order rows of a cancelled batch again, with Conflict."""
+    if batch.cancel_requested_at is not None:
+        raise Conflict(f"The batch {batch.id} was cancelled: order its rows as a new batch.")
+
+
+def repeat(session: Session, batch: Batch, superseded: Sequence[Job]) -> Batch:
+    """Order these rows of the batch again, held like any other; the batch runs again if it had ended."""
     at = session.scalars(select(now())).one()
-    moves.make_held_jobs(
-        session, [_again(job, at) for job in sorted(lost, key=lambda job: job.batch_row or 0)]
-    )
+    in_order = sorted(superseded, key=lambda job: job.batch_row or 0)
+    moves.make_held_jobs(session, [same_order(job, at) for job in in_order])
     state = batch.state if batch.state not in ENDED_BATCH else BatchState.RUNNING
-    return _set(session, batch, state, finished_at=None, retries=Batch.retries + 1), len(lost)
+    return _set(session, batch, state, finished_at=None, retries=Batch.retries + 1)
 
 
-def _again(job: Job, at: Any) -> dict[str, Any]:  # noqa: ANN401
-    """The same order; its start deadline counts anew."""
+def same_order(job: Job, at: datetime) -> dict[str, Any]:
+    """Return the columns of a job that repeats ``job``; its start deadline counts anew."""
     waited = None if job.queue_deadline_at is None else job.queue_deadline_at - job.created_at
     same = ("caller", "batch_id", "batch_row", "batch_fields", "model", "priority", "request", "plan")
     kept = {name: getattr(job, name) for name in (*same, "metadata_", "max_attempts", "run_timeout_s")}
     return {
         **kept,
+        "requeued_from": job.id,
         "queue_deadline_at": None if waited is None else at + waited,
         "created_at": at,
         "queued_at": at,
@@ -356,11 +364,17 @@ def _one(batch_id: str, caller: str | None) -> Select[Batch]:
     return statement.execution_options(populate_existing=True)
 
 
-def _lock_live(session: Session, batch_id: str, caller: str | None, *, again: bool = False) -> Batch:
-    """Hold the row of a batch that has not ended; ``again`` takes one that is being cancelled, too."""
+def lock_batch(session: Session, batch_id: str, caller: str | None) -> Batch:
+    """Hold the row of a batch; NotFound when there is none, or it is another caller's."""
     batch = session.scalars(_one(batch_id, caller).with_for_update()).one_or_none()
     if batch is None:
         raise NotFound(f"There is no batch {batch_id}.")
+    return batch
+
+
+def _lock_live(session: Session, batch_id: str, caller: str | None, *, again: bool = False) -> Batch:
+    """Hold the row of a batch that has not ended; ``again`` takes one that is being cancelled, too."""
+    batch = lock_batch(session, batch_id, caller)
     if batch.state in ENDED_BATCH:
         raise AlreadyFinished(f"The batch {batch_id} has already ended: it is {batch.state}.")
     if batch.cancel_requested_at is not None and not again:

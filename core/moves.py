@@ -57,7 +57,9 @@ def stop(session: Session, held: Job, ending: Ending, step: int | None) -> bool:
 
 def fail(session: Session, name: str, held: Job, ending: Ending, *, retryable: bool) -> bool:
     error = {"error_code": ending.code, "error_message": ending.message, "error_retryable": retryable}
-    return leave(session, name, held, ending, {"code": ending.code}, **error)
+    parked = name == "park"
+    told = {"code": ending.code, "parked": parked}
+    return leave(session, name, held, ending, told, parked=parked, **error)
 
 
 def leave(
@@ -144,6 +146,11 @@ def supersede(session: Session, batch_id: str, states: Sequence[JobState]) -> Se
     """Mark the current jobs of a batch in these terminal states as ordered again; returns them."""
     ended = [Job.batch_id == batch_id, Job.state.in_(states), ~Job.superseded]
     return _update_jobs(session, ended, superseded=True)
+
+
+def supersede_job(session: Session, job_id: str) -> None:
+    """Mark one job of a batch as ordered again."""
+    update_job(session, [Job.id == job_id], superseded=True)
 
 
 def cancel_batch_jobs(session: Session, batch_id: str) -> None:

@@ -61,6 +61,7 @@ def list_jobs(
     status: JobState | None = None,
     model: str | None = None,
     batch: str | None = None,
+    parked: bool | None = None,
     limit: int = 20,
     after: str | None = None,
 ) -> Page:
@@ -80,6 +81,8 @@ def list_jobs(
         statement = statement.where(Job.model == model)
     if batch is not None:
         statement = statement.where(Job.batch_id == batch)
+    if parked is not None:
+        statement = statement.where(Job.parked if parked else ~Job.parked)
     if after is not None:
         statement = _older_than(session, statement, after, caller)
     newest_first = statement.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
@@ -169,6 +172,11 @@ def unpublished(session: Session, older_than_s: float, limit: int = 100) -> Sequ
 def get_attempts(session: Session, job_id: str) -> Sequence[Attempt]:
     """Return the job's attempts, first to latest."""
     return session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)).all()
+
+
+def find_successor(session: Session, job_id: str) -> str | None:
+    """Return the id of the job that repeats this one; None when it was not requeued."""
+    return session.scalars(select(Job.id).where(Job.requeued_from == job_id)).one_or_none()
 
 
 def attempts_with_code(session: Session, job_id: str, code: str) -> int:

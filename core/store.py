@@ -242,11 +242,15 @@ def fail(
 ) -> bool:
     """End the job with an error; False when somebody else won.
 
-    ``retryable`` tells the caller whether the same request may succeed another time.
+    ``retryable`` tells the caller whether the same request may succeed another time. A job that may, but has
+    no attempt left for it, is parked.
     """
     held = moves.lock(session, job_id, attempt, worker_id)
+    if held is None:
+        return False
+    used_up = retryable and held.counted_attempts >= held.max_attempts
     ending = moves.Ending(Outcome.FAILED, code, moves.clean(message))
-    return held is not None and moves.fail(session, "fail", held, ending, retryable=retryable)
+    return moves.fail(session, "park" if used_up else "fail", held, ending, retryable=retryable)
 
 
 def retry(

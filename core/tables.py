@@ -98,6 +98,10 @@ class Job(Base):
     """Queued but not released by its batch yet: neither sent nor claimed."""
     superseded: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Its row was ordered again after it failed; counts of the batch leave it out."""
+    parked: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Failed because its attempts were used up, not because another one would fail the same way."""
+    requeued_from: Mapped[str | None] = mapped_column(ID, ForeignKey("jobs.id"))
+    """The failed or expired job that this one repeats."""
 
     artifacts: Mapped[list["Artifact"]] = relationship(
         lazy="raise", order_by="Artifact.index", passive_deletes=True
@@ -117,9 +121,23 @@ class Job(Base):
         CheckConstraint("max_attempts >= 1", name="max_attempts_positive"),
         CheckConstraint("priority BETWEEN 0 AND 9", name="priority_known"),
         CheckConstraint("NOT held OR (state = 'queued' AND batch_id IS NOT NULL)", name="held_is_queued"),
+        CheckConstraint("NOT parked OR state = 'failed'", name="parked_is_failed"),
         Index("ix_jobs_list", "caller", "created_at", "id"),
         Index("ix_jobs_list_state", "caller", "state", "created_at", "id"),
         Index("ix_jobs_list_model", "caller", "model", "created_at", "id"),
+        Index(
+            "ix_jobs_list_parked",
+            *("caller", "created_at", "id"),
+            sqlite_where=text("parked = 1"),
+            postgresql_where=text("parked"),
+        ),
+        Index(
+            "uq_jobs_requeued_from",
+            "requeued_from",
+            unique=True,
+            sqlite_where=text("requeued_from IS NOT NULL"),
+            postgresql_where=text("requeued_from IS NOT NULL"),
+        ),
         Index("ix_jobs_batch", "batch_id", "batch_row", "id"),
         Index("ix_jobs_batch_state", "batch_id", "superseded", "state", "held"),
         Index(

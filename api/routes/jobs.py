@@ -1,4 +1,4 @@
-"""Submit, read, list and cancel jobs."""
+"""Submit, read, list, cancel and requeue jobs."""
 
 from typing import Annotated
 
@@ -11,10 +11,10 @@ from api.idempotency import read_key
 from api.openapi_parts import IDEMPOTENCY_KEY, PREFER, RENDER_REQUEST, REPLAYED, problems, with_headers
 from api.prefer import wait_seconds
 from api.queries import bad_query, check_ids
-from api.schemas import JobStatus, JobView, Page
+from api.schemas import Attempts, JobStatus, JobView, Page
 from api.serving import Serving
-from api.submission import submit
-from api.views import view_job
+from api.submission import requeue, submit
+from api.views import view_attempt, view_job
 from api.waiting import wait_for_end
 from core import store
 from core.errors import InvalidQuery
@@ -67,6 +67,9 @@ def list_jobs(
     status: JobStatus | None = None,
     model: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9._-]{1,200}$")] = None,
     batch: Annotated[str | None, Query(description="Id of the batch whose rows they are.")] = None,
+    parked: Annotated[
+        bool | None, Query(description="Whether they failed because their attempts were used up.")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
     after: Annotated[str | None, Query(description="The last_id of the page before.")] = None,
 ) -> Page[JobView]:
@@ -82,6 +85,7 @@ def list_jobs(
                 status=state,
                 model=model,
                 batch=batch,
+                parked=parked,
                 limit=limit,
                 after=after,
             )
@@ -127,6 +131,33 @@ def cancel_job(job_id: PathId, response: Response, services: ServicesDep, base_u
     response.status_code = 200 if row.state.is_terminal else 202
     _hint(response, job)
     return job
+
+
+@router.post(
+    "/v1/jobs/{job_id}/requeue",
+    status_code=202,
+    summary="Order a failed job again",
+    responses={
+        200: with_headers("The job that an earlier call has made.", JobView, "Location", "Retry-After"),
+        202: with_headers("The new job.", JobView, "Location", "Retry-After"),
+        **problems(403, 404, 409, 422, 503),
+    },
+)
+def requeue_job(job_id: PathId, response: Response, services: ServicesDep, base_url: BaseUrl) -> JobView:
+    """Make a new job with the same plan and seed of one that failed or expired, once per job."""
+    job, earlier = requeue(services, job_id, base_url)
+    response.status_code = 200 if earlier else 202
+    response.headers["Location"] = job.urls.self
+    _hint(response, job)
+    return job
+
+
+@router.get("/v1/jobs/{job_id}/attempts", summary="List a job's attempts", responses=problems(404, 422, 503))
+def list_attempts(job_id: PathId, services: ServicesDep) -> Attempts:
+    """Return every try at the job, the first one first, with its worker, its times and what came of it."""
+    with services.database.reading() as session:
+        store.get_job(session, job_id, LOCAL_CALLER)
+        return Attempts(data=[view_attempt(attempt) for attempt in store.get_attempts(session, job_id)])
 
 
 async def _wait(request: Request, response: Response, services: Services, job_id: str) -> bool:

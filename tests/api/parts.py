@@ -106,6 +106,18 @@ class Worker:
         with self._database.transaction() as session:
             assert store.fail(session, job_id, attempt, self.id, code, message, retryable=False)
 
+    def lose(self, job_id: str, step: int | None = None) -> None:
+        """Take the job, fall silent, and have upkeep find the lease over."""
+        attempt = self.claim(job_id, step)
+        with self._database.transaction() as session:
+            assert store.heartbeat(session, job_id, attempt, self.id, -1.0)
+            assert [job.id for job in store.rescue(session)] == [job_id]
+
+    def hand_back(self, job_id: str) -> None:
+        attempt = self.claim(job_id)
+        with self._database.transaction() as session:
+            assert store.hand_back(session, job_id, attempt, self.id)
+
     def _keep(self, job_id: str, attempt: int, index: int, data: bytes, media_type: str) -> NewArtifact:
         key = artifact_key(job_id, attempt, index, "png")
         self._files.put(key, data)

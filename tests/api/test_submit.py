@@ -99,11 +99,9 @@ def test_urls_carry_the_public_name(settings: Settings) -> None:
     public = settings.model_copy(update={"public_url": "https://render.example/base"})
     with TestClient(create_app(public), base_url=BASE) as client:
         job = client.post("/v1/jobs", json=ORDER).json()
-    assert job["urls"] == {
-        "self": f"https://render.example/base/v1/jobs/{job['id']}",
-        "cancel": f"https://render.example/base/v1/jobs/{job['id']}/cancel",
-        "content": f"https://render.example/base/v1/jobs/{job['id']}/content",
-    }
+    address = f"https://render.example/base/v1/jobs/{job['id']}"
+    parts = ("attempts", "cancel", "content", "requeue")
+    assert job["urls"] == {"self": address, **{part: f"{address}/{part}" for part in parts}}
 
 
 def test_the_place_in_the_queue_follows_priority_and_time(

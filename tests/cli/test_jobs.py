@@ -288,6 +288,34 @@ def test_cancelling_a_finished_job_is_refused_in_words(renderq: Run, server: Scr
     assert "already finished" in result.stderr
 
 
+def test_requeue_prints_the_new_job(renderq: Run, server: ScriptedServer) -> None:
+    server.add(f"/v1/jobs/{ID}/requeue", job("queued", id="new-id", requeued_from=ID), status=202)
+    assert renderq("requeue", ID).stdout == "new-id  queued\n"
+    assert server.calls[0].method == "POST"
+    assert json.loads(renderq("requeue", ID, "--json").stdout)["requeued_from"] == ID
+
+
+def test_requeueing_a_job_that_did_not_fail_is_refused_in_words(renderq: Run, server: ScriptedServer) -> None:
+    server.add(f"/v1/jobs/{ID}/requeue", {"detail": "only a failed job can be requeued"}, status=409)
+    result = renderq("requeue", ID)
+    assert result.exit_code == 2
+    assert "only a failed job" in result.stderr
+
+
+def test_a_job_shows_what_it_repeats_and_what_repeats_it(renderq: Run, server: ScriptedServer) -> None:
+    server.add(f"/v1/jobs/{ID}", job("failed", requeued_from="older", requeued_as="newer"))
+    lines = [line.split() for line in renderq("get", ID).stdout.splitlines()]
+    assert ["requeued", "from", "older"] in lines
+    assert ["requeued", "as", "newer"] in lines
+
+
+def test_parked_jobs_can_be_listed_alone(renderq: Run, server: ScriptedServer) -> None:
+    server.add("/v1/jobs", {"data": [job("failed")], "has_more": False})
+    renderq("list", "--parked")
+    renderq("list")
+    assert [call.path for call in server.calls] == ["/v1/jobs?parked=true&limit=20", "/v1/jobs?limit=20"]
+
+
 def test_models_are_listed_with_their_warm_workers(renderq: Run, server: ScriptedServer) -> None:
     model = {
         "id": "tiny",

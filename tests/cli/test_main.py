@@ -27,7 +27,19 @@ HEAVY = (
 
 def test_help_names_every_command_in_groups_and_every_exit_code(renderq: Run) -> None:
     text = renderq("--help").stdout
-    for word in ("demo", "up", "api", "worker", "upkeep", "submit", "get", "list", "cancel", "models"):
+    for word in (
+        "demo",
+        "up",
+        "api",
+        "worker",
+        "upkeep",
+        "submit",
+        "get",
+        "list",
+        "cancel",
+        "requeue",
+        "models",
+    ):
         assert word in text
     for word in ("policy", "inspect", "doctor", "db", "bench", "Start here", "Tools"):
         assert word in text

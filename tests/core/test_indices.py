@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from core import store, workers
 from core.lifecycle import JobState
+from core.queries import find_successor
 from tests.core.jobs import events_after, submit
 
 QUESTIONS: dict[str, tuple[str, Callable[[Session], object]]] = {
@@ -17,6 +18,11 @@ QUESTIONS: dict[str, tuple[str, Callable[[Session], object]]] = {
         "ix_jobs_list_state",
         lambda s: store.list_jobs(s, caller="ann", status=JobState.FAILED),
     ),
+    "the list of the parked": (
+        "ix_jobs_list_parked",
+        lambda s: store.list_jobs(s, caller="ann", parked=True),
+    ),
+    "who repeats it": ("uq_jobs_requeued_from", lambda s: find_successor(s, "j-1")),
     "the list of a model": ("ix_jobs_list_model", lambda s: store.list_jobs(s, caller="ann", model="tiny")),
     "the counts": ("ix_jobs_list_state", lambda s: store.count_by_state(s, caller="ann")),
     "the rescue": ("ix_jobs_lease", store.rescue),

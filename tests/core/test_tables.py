@@ -51,6 +51,11 @@ def test_a_failed_job_has_an_error_and_no_other_has(session: Session) -> None:
     refused(session, job_in(session, JobState.COMPLETED).id, error_code="broken")
 
 
+def test_only_a_failed_job_is_parked(session: Session) -> None:
+    refused(session, submit(session).id, parked=True)
+    refused(session, job_in(session, JobState.EXPIRED).id, parked=True)
+
+
 def test_no_more_attempts_are_handed_back_than_there_were(session: Session) -> None:
     refused(session, start(session).id, hand_backs=2)
     refused(session, start(session).id, hand_backs=-1)

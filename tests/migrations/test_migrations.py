@@ -17,7 +17,7 @@ from core import store
 from core.db import Database, migrations_config
 from core.errors import DatabaseNotUpgraded
 from core.tables import Base
-from tests.core.jobs import submit
+from tests.core.jobs import WORKER, claim, submit
 from tests.fixtures.database import new_database_url
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +129,26 @@ def _conditions(database: Database) -> set[str]:
                 for check in of_table
             }
     return found
+
+
+def test_jobs_that_failed_before_there_was_the_mark_are_parked_if_their_attempts_were_used_up(
+    empty: Database,
+) -> None:
+    empty.upgrade()
+    with empty.transaction() as session:
+        lost, broken, early = (submit(session, max_attempts=2).id for _ in range(3))
+        for _ in range(2):
+            claim(session, lost, lease_s=-1)
+            store.rescue(session)
+        claim(session, broken, lease_s=-1)
+        store.rescue(session)
+        for job_id, attempt in ((broken, 2), (early, 1)):
+            claim(session, job_id)
+            assert store.fail(session, job_id, attempt, WORKER, "broken", "", retryable=job_id == early)
+    empty.downgrade("0002")
+    empty.upgrade()
+    with empty.reading() as session:
+        assert {job_id for job_id in (lost, broken, early) if store.get_job(session, job_id).parked} == {lost}
 
 
 def test_the_way_back_leaves_nothing(empty: Database) -> None:

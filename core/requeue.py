@@ -1,0 +1,43 @@
+"""Orders a job again that failed or expired: a new job with the same request, plan and seed.
+
+A terminal state never changes, so the old job stays what it is. The new one names it, and the database lets
+one job name it only.
+"""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core import batches, moves
+from core.clock import now
+from core.errors import Conflict
+from core.queries import find_successor, get_job
+from core.tables import Job
+
+
+def requeue(session: Session, job_id: str, caller: str | None = None) -> tuple[Job, bool]:
+    """Make the job that repeats ``job_id``, once; a row of a batch is held by its batch, which runs again.
+
+    Returns:
+        The new job, and whether an earlier call has made it. One that is not held wants sending.
+
+    Raises:
+        NotFound: There is no such job, or it is another caller's.
+        Conflict: It did not fail or expire, or its batch was cancelled.
+    """
+    batch_id = get_job(session, job_id, caller).batch_id
+    # First the batch, then its job: the order in which everybody takes these locks.
+    batch = None if batch_id is None else batches.lock_batch(session, batch_id, caller)
+    job = moves.lock_any(session, job_id, caller)
+    if (successor := find_successor(session, job_id)) is not None:
+        return get_job(session, successor, caller), True
+    if job.state not in batches.LOST_ROWS:
+        raise Conflict(f"Only a job that failed or expired can be requeued; the job {job_id} is {job.state}.")
+    if job.superseded:
+        raise Conflict(f"The row of the job {job_id} was ordered again already; see its batch {batch_id}.")
+    if batch is None:
+        made = moves.make_job(session, **batches.same_order(job, session.scalars(select(now())).one()))
+        return made, False
+    batches.check_repeatable(batch)
+    moves.supersede_job(session, job_id)
+    batches.repeat(session, batch, [job])
+    return get_job(session, str(find_successor(session, job_id)), caller), False
