@@ -7,7 +7,13 @@ from sqlalchemy.orm import Session
 from core.workers import WorkerState, count_ready, list_workers
 
 _PREPARING = frozenset(
-    {WorkerState.LOADING, WorkerState.MOUNTING, WorkerState.COMPILING, WorkerState.WARMING}
+    {
+        WorkerState.LOADING,
+        WorkerState.MOUNTING,
+        WorkerState.COMPILING,
+        WorkerState.WARMING,
+        WorkerState.DISCONNECTED,
+    }
 )
 
 

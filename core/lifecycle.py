@@ -37,6 +37,8 @@ class WorkerState(StrEnum):
     COMPILING = "compiling"
     WARMING = "warming"
     READY = "ready"
+    DISCONNECTED = "disconnected"
+    """Warm, but no message reaches it: Redis is away, or its consumer is stuck and it will be restarted."""
     DRAINING = "draining"
     FAILED = "failed"
     GONE = "gone"

@@ -18,21 +18,38 @@ class _Cells(ctypes.Structure):
         ("warm_pid", ctypes.c_longlong),
         ("child_pid", ctypes.c_longlong),
         ("failed", ctypes.c_longlong),
+        ("deaf", ctypes.c_longlong),
         ("cold_starts", ctypes.c_longlong),
         ("drain_until", ctypes.c_double),
         ("job_since", ctypes.c_double),
         ("beat_at", ctypes.c_double),
         ("kill_at", ctypes.c_double),
+        ("due_at", ctypes.c_double),
+        ("holding", ctypes.c_longlong),
+        ("idle_since", ctypes.c_double),
+        ("turned_at", ctypes.c_double),
+        ("listened_at", ctypes.c_double),
     )
 
     warm_pid: int
     child_pid: int
     failed: int
+    deaf: int
     cold_starts: int
     drain_until: float
     job_since: float
     beat_at: float
     kill_at: float
+    due_at: float
+    holding: int
+    idle_since: float
+    turned_at: float
+    listened_at: float
+
+
+#: Seconds that the parent's event loop may take for a turn before it counts as stuck; a busy machine needs
+#: some, a turn takes a quarter of a second at most when there is nothing to do.
+STUCK_S = 5.0
 
 
 class Board:
@@ -57,31 +74,72 @@ class Board:
         return self.cells.drain_until > 0
 
     @property
+    def ends(self) -> bool:
+        """Whether the worker comes to its end, so that another child would be one too many."""
+        return bool(self.draining or self.cells.failed or self.cells.deaf)
+
+    @property
     def busy(self) -> bool:
         return self.cells.job_since > 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether a message could be taken now: a warm child that holds none, and no stop."""
+        return self.open and not self.cells.holding and not self.busy
+
+    @property
+    def turns(self) -> bool:
+        """Whether the parent's event loop runs, with its connection to Redis."""
+        return time.monotonic() - self.cells.turned_at < STUCK_S
+
+    @property
+    def listens(self) -> bool:
+        """Whether an idle worker asked Redis for a message lately."""
+        return time.monotonic() - max(self.cells.listened_at, self.cells.idle_since) < STUCK_S
+
+    def turn(self) -> None:
+        """Say that the parent's event loop is at its next turn."""
+        self.cells.turned_at = time.monotonic()
+
+    def listen(self) -> None:
+        """Say that the parent asks Redis for a message now."""
+        self.cells.listened_at = time.monotonic()
+
+    def take(self) -> None:
+        """Say that the child holds a message."""
+        self.cells.holding = 1
+
+    def release(self) -> None:
+        """Say that the child is done with its message."""
+        self.cells.idle_since = time.monotonic()
+        self.cells.holding = 0
 
     def begin_child(self) -> None:
         """Say that this process is the child now, and cold."""
         self.cells.warm_pid = 0
         self.end_job()
+        self.release()
         self.cells.child_pid = os.getpid()
         self.cells.cold_starts += 1
 
     def say_warm(self) -> None:
         """Open the gate for this child."""
         self.cells.cold_starts = 0
+        self.release()
         self.cells.warm_pid = os.getpid()
 
     def close(self) -> None:
         """Close the gate: this child takes no more jobs."""
         self.cells.warm_pid = 0
 
-    def begin_job(self) -> None:
+    def begin_job(self, limit_s: float | None = None) -> None:
+        """Say that a job runs, which may do so for ``limit_s`` seconds."""
         self.cells.kill_at = 0
+        self.cells.due_at = time.monotonic() + limit_s if limit_s else 0
         self.cells.beat_at = self.cells.job_since = time.monotonic()
 
     def end_job(self) -> None:
-        self.cells.job_since = self.cells.kill_at = self.cells.beat_at = 0
+        self.cells.job_since = self.cells.kill_at = self.cells.beat_at = self.cells.due_at = 0
 
     def beat(self) -> None:
         """Say that the job's heartbeat thread still runs."""

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 LOAD_FAILED = 70
 #: A job that must stop does so at its next step; no step of any model takes longer.
 KILL_GRACE_S = 120.0
+#: An idle worker leaves a message in its queue for this time at most, else its consumer is stuck.
+DEAF_S = 15.0
 #: So many children in a row may be killed before they are ready.
 COLD_DEATHS = 3
 #: Time for the parent to begin its end, so that it forks no successor of a child that could not load.
@@ -63,6 +65,7 @@ class Setup:
     Attributes:
         worker_id: Id of this boot; it owns the jobs that the child claims.
         kill_grace_s: The parent kills a child whose job did not stop within this time after it had to.
+        deaf_s: The worker ends when it leaves messages in its queue for so long though it is idle.
         hardware: What the policy was resolved for.
         engine_factory: Makes the engine, in the child.
     """
@@ -74,6 +77,7 @@ class Setup:
     name: str
     board: Board
     kill_grace_s: float = KILL_GRACE_S
+    deaf_s: float = DEAF_S
     hardware: Hardware = field(default_factory=detect)
     engine_factory: EngineFactory = load_pipeline_engine
 
@@ -114,7 +118,7 @@ def prepare(setup: Setup) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     board = setup.board
     board.begin_child()
-    if board.draining or board.cells.failed:
+    if board.ends:
         os._exit(0)
     database = Database(setup.settings.database_url)
     record = Record(database, setup.worker_id)

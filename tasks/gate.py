@@ -1,5 +1,8 @@
 """The gate: no message is read from Redis unless the living child is warm and the worker is not draining.
 
+It also tells the board that the event loop turns and that Redis is asked, which is how the watch knows of a
+consumer that is stuck.
+
 A closed gate leaves messages in Redis, where a warm worker of the same model takes them. Celery builds a new
 consumer after each reconnect and runs ``start`` again, so the gate holds then too.
 """
@@ -30,11 +33,19 @@ def make_gate(board: Board) -> type[bootsteps.StartStopStep]:
         def start(self, c: Any) -> None:  # noqa: ANN401
             qos = c.task_consumer.channel.qos
             may_consume = qos.can_consume
-            qos.can_consume = MethodType(lambda _: board.open and may_consume(), qos)
+
+            def can_consume(_: object) -> bool:
+                may = board.open and may_consume()
+                if may:
+                    board.listen()
+                return may
+
+            qos.can_consume = MethodType(can_consume, qos)
             self.timer = c.hub.call_repeatedly(LOOK_S, self.look, c)
 
         def look(self, c: Any) -> None:  # noqa: ANN401
             """Replace a dead child now; the turn of the event loop that this takes asks the gate."""
+            board.turn()
             pid = board.cells.child_pid
             if pid and not lives(pid):
                 # Celery hears of the death a moment before the process can be reaped, and then not for 5 s.

@@ -71,7 +71,7 @@ class Progress:
         self._thread = threading.Thread(target=self._watch, name=f"heartbeat-{job.id}", daemon=True)
 
     def __enter__(self) -> Self:
-        self._board.begin_job()
+        self._board.begin_job(self.job.run_timeout_s)
         self._thread.start()
         return self
 

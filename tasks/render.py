@@ -19,6 +19,9 @@ from tasks.patience import DATABASE_ERRORS, patiently
 if TYPE_CHECKING:
     from core.tables import Job
 
+#: Exit code of a child that has no memory left for its own work; its parent forks another.
+OUT_OF_MEMORY_EXIT = 72
+
 _log = get_logger()
 
 
@@ -29,6 +32,21 @@ def render(job_id: str) -> str:
         What came of it, for Flower's column of results; nothing here reads it.
     """
     me = child.current()
+    board = me.setup.board
+    board.take()
+    try:
+        return _render(me, job_id)
+    except MemoryError:
+        # Celery's parent would end the whole worker for it. Only this process has no memory left: its
+        # successor takes back what it holds.
+        board.close()
+        _log.exception("worker.out_of_memory")
+        raise SystemExit(OUT_OF_MEMORY_EXIT) from None
+    finally:
+        board.release()
+
+
+def _render(me: child.Child, job_id: str) -> str:
     if me.setup.board.draining:
         _return(me, job_id)
         return "sent back"

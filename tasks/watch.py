@@ -1,4 +1,4 @@
-"""The parent's watch: a thread that keeps the worker's row alive, drains on a stop, and kills a hung child.
+"""The parent's watch: a thread that keeps the row alive, drains, and ends what hangs: child, loop or worker.
 
 Celery's event loop forks children while this thread may be talking to the database or writing a log line, and
 a child would inherit locks that nobody ever frees. So each look holds ``FORK``, which the fork itself takes
@@ -12,13 +12,14 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from core import workers
 from core.db import Database
 from core.log import get_logger
 from core.workers import WorkerState
 from tasks.board import lives
+from tasks.hearing import DEAF, Hearing
 from tasks.patience import DATABASE_ERRORS
 
 if TYPE_CHECKING:
@@ -29,8 +30,14 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 #: A child whose job was to end now has this long to hand it back before it is killed.
 QUIT_GRACE_S = 10.0
+#: Celery's loop has this long to end once it is told to and no job runs; it may hang in a call to Redis.
+LEAVE_S = 20.0
+#: A child is gone this long after it was killed.
+DEATH_S = 5.0
 #: A heartbeat thread that is silent for so many leases has lost its job long ago, and is stuck.
 FROZEN_LEASES = 2
+#: The same for a job that is over its time: its end is to be told before the lease runs out.
+OVERDUE_LEASES = 0.5
 
 FORK = threading.Lock()
 
@@ -49,19 +56,36 @@ def tell(pid: int, number: signal.Signals) -> None:
 
 
 class Watch(threading.Thread):
-    """Looks at the board until finished; calls ``stop`` with the exit code when the worker has to end."""
+    """Looks at the board until finished.
 
-    def __init__(self, setup: Setup, stop: Callable[[int], None], failed_code: int) -> None:
+    Args:
+        setup: What the worker is.
+        stop: Has the worker end with an exit code; called again and again from then on.
+        failed_code: The code when the child could not be made ready.
+        leave: What remains to be done for a worker whose main thread does not come to its end; the watch then
+            does this and ends the process. None: it is waited for.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        stop: Callable[[int], None],
+        failed_code: int,
+        leave: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(name="watch", daemon=True)
         self._setup = setup
         self._board = setup.board
         self._database = Database(setup.settings.database_url)
         self._stop_worker = stop
         self._failed_code = failed_code
+        self._leave = leave
+        self._hearing = Hearing(setup)
         self._end = threading.Event()
         self._told: WorkerState | None = None
         self._beat_at = 0.0
         self._quit_at = 0.0
+        self._end_by = 0.0
 
     def run(self) -> None:
         while not self._end.wait(LOOK_S):
@@ -78,20 +102,25 @@ class Watch(threading.Thread):
 
     def _look(self) -> None:
         if self._board.cells.failed:
-            self._stop_worker(self._failed_code)
+            self._end_worker(self._failed_code)
             return
         if self._board.draining:
             self._drain()
         self._kill_hung()
+        self._hearing.look()
         self._beat()
+        if self._board.cells.deaf:
+            self._end_worker(DEAF)
+        elif self._hearing.deaf:
+            self._give_up()
 
     def _drain(self) -> None:
         """Stop the worker once its child holds no job, and see to it that this comes in time."""
         if not self._board.warm:
             self._kill("it is not ready and the worker stops")
-            self._stop_worker(0)
+            self._end_worker(0)
         elif not self._board.busy:
-            self._stop_worker(0)
+            self._end_worker(0)
         elif time.monotonic() > self._board.cells.drain_until:
             self._end_job()
 
@@ -103,11 +132,36 @@ class Watch(threading.Thread):
             tell(self._board.cells.child_pid, signal.SIGQUIT)
         elif now > self._quit_at + QUIT_GRACE_S:
             self._kill("its job does not end and the worker stops")
-            self._stop_worker(0)
+            self._end_worker(0)
+
+    def _end_worker(self, code: int) -> None:
+        """Have Celery's loop end the worker, or end it here if the loop does not."""
+        self._stop_worker(code)
+        now = time.monotonic()
+        if self._board.busy or not self._end_by:
+            self._end_by = now + LEAVE_S
+        elif now > self._end_by and self._leave is not None:
+            self._end_now(code, self._leave)
+
+    def _end_now(self, code: int, leave: Callable[[], None]) -> NoReturn:
+        _log.warning("worker.loop_hangs", code=code)
+        self._kill("the worker stops and its loop hangs")
+        deadline = time.monotonic() + DEATH_S
+        while lives(self._board.cells.child_pid) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        leave()
+        os._exit(code)
+
+    def _give_up(self) -> None:
+        """Begin the end of a worker that no message reaches; whoever started it starts another."""
+        _log.error("worker.deaf", trouble=self._hearing.trouble)
+        self._board.cells.deaf = 1
+        self._kill("no message reaches it")
 
     def _kill_hung(self) -> None:
         cells, now = self._board.cells, time.monotonic()
-        frozen_s = self._setup.settings.lease_s * FROZEN_LEASES
+        overdue = bool(cells.due_at) and now > cells.due_at
+        frozen_s = self._setup.settings.lease_s * (OVERDUE_LEASES if overdue else FROZEN_LEASES)
         if cells.kill_at and now > cells.kill_at:
             self._kill("its job did not stop when it had to")
         elif self._board.busy and cells.beat_at and now > cells.beat_at + frozen_s:
@@ -139,7 +193,7 @@ class Watch(threading.Thread):
         if self._board.draining:
             return WorkerState.DRAINING
         if self._board.warm:
-            return WorkerState.READY
+            return WorkerState.READY if self._hearing.connected else WorkerState.DISCONNECTED
         pid = self._board.cells.child_pid
         return WorkerState.LOADING if pid and not lives(pid) else None
 

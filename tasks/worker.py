@@ -52,6 +52,7 @@ def run_worker(
     *,
     drain_s: float = DRAIN_S,
     kill_grace_s: float = child.KILL_GRACE_S,
+    deaf_s: float = child.DEAF_S,
     engine_factory: EngineFactory = load_pipeline_engine,
 ) -> int:
     """Run one worker for ``spec`` until it is told to stop; call it once, in the main thread.
@@ -64,13 +65,15 @@ def run_worker(
         drain_s: How long the running job may go on after a stop signal.
         kill_grace_s: How long a job that was cancelled or ran too long may take to stop before its child
             is killed.
+        deaf_s: How long messages may stand in the queue of an idle worker before it ends with 75.
         engine_factory: Makes the engine in the child; whatever it imports, the parent does not.
 
     Raises:
         DatabaseNotUpgraded: The tables are not those of this installation.
 
     Returns:
-        0 after a stop, 70 when the model could not be made ready.
+        0 after a stop, 70 when the model could not be made ready, 75 when no message reached the worker any
+        more though Redis had some.
     """
     _check_tables(settings)
     # Read by billiard when Celery's worker is imported: children then ignore a SIGTERM to the whole group.
@@ -83,11 +86,12 @@ def run_worker(
         _full_name(name, spec),
         Board(),
         kill_grace_s,
+        deaf_s,
         engine_factory=engine_factory,
     )
     _register(setup)
     hold_forks()
-    watch = Watch(setup, _stop_celery, child.LOAD_FAILED)
+    watch = Watch(setup, _stop_celery, child.LOAD_FAILED, leave=lambda: _leave(setup))
     watch.start()
     code = _run_celery(setup, drain_s)
     watch.finish()

@@ -3,9 +3,9 @@
 import pytest
 import structlog
 
-from tests.fixtures.workers import shared_stage, stage, stage_of_own_valkey
+from tests.fixtures.workers import quick_stage, shared_stage, stage, stage_of_own_valkey
 
-__all__ = ["plain_logs", "shared_stage", "stage", "stage_of_own_valkey"]
+__all__ = ["plain_logs", "quick_stage", "shared_stage", "stage", "stage_of_own_valkey"]
 
 
 @pytest.fixture(autouse=True, scope="session")

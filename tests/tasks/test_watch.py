@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -28,8 +29,9 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def board(child: subprocess.Popen[bytes]) -> Board:
-    """The board of a warm, idle worker."""
+    """The board of a warm, idle worker, whose event loop runs for as long as a test may take."""
     board = Board()
+    board.cells.turned_at = board.cells.listened_at = time.monotonic() + 3600
     board.cells.child_pid = board.cells.warm_pid = child.pid
     return board
 
