@@ -17,7 +17,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
 from sqlalchemy.exc import (
     DatabaseError,
     DBAPIError,
@@ -189,6 +189,7 @@ def _sqlite(url: URL) -> Engine:
     )
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
+    event.listen(engine, "handle_error", _drop_after_failed_commit)
     return engine
 
 
@@ -208,3 +209,14 @@ def _begin_sqlite(connection: Connection) -> None:
     reading = connection.get_execution_options().get(_READING, False)
     connection.exec_driver_sql(f"PRAGMA query_only={'ON' if reading else 'OFF'}")
     connection.exec_driver_sql("BEGIN DEFERRED" if reading else "BEGIN IMMEDIATE")
+
+
+def _drop_after_failed_commit(context: ExceptionContext) -> None:
+    """Close a connection whose COMMIT failed, as on a full disk.
+
+    SQLite leaves such a transaction open, and with it the lock that every writer needs; SQLAlchemy takes it
+    for ended and would put the connection back into the pool.
+    """
+    if context.statement is None:  # neither a statement nor BEGIN
+        context.is_disconnect = True
+        context.invalidate_pool_on_disconnect = False

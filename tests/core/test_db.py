@@ -1,5 +1,6 @@
 """Units of work: kept whole or not at all, and safe beside each other."""
 
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -151,6 +152,28 @@ def test_a_database_that_takes_no_writes_is_unavailable(committed_database: Data
     ):
         session.execute(text("SET TRANSACTION READ ONLY"))
         submit(session)
+
+
+def test_a_commit_that_fails_leaves_no_lock_behind(tmp_path: Path) -> None:
+    """SQLite keeps the transaction of a failed COMMIT open: the connection must not be kept with it."""
+    database = Database(f"sqlite:///{tmp_path / 'full.db'}")
+    database.upgrade()
+
+    def refuse(action: int, what: str | None, *_: object) -> int:
+        is_commit = action == sqlite3.SQLITE_TRANSACTION and what == "COMMIT"
+        return sqlite3.SQLITE_DENY if is_commit else sqlite3.SQLITE_OK
+
+    with pytest.raises(DatabaseUnavailable), database.transaction() as session:  # noqa: PT012
+        submit(session)
+        session.connection().connection.driver_connection.set_authorizer(refuse)
+    with sqlite3.connect(tmp_path / "full.db", timeout=0) as other:
+        other.execute("BEGIN IMMEDIATE")
+    other.close()
+    with database.transaction() as session:
+        submit(session)
+    with database.reading() as session:
+        assert session.scalar(text("SELECT count(*) FROM jobs")) == 1
+    database.dispose()
 
 
 def test_a_damaged_sqlite_file_is_unavailable(tmp_path: Path) -> None:
