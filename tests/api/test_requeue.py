@@ -93,15 +93,19 @@ def test_a_job_that_is_not_there_has_no_attempts_and_is_not_ordered_again(
     assert_problem(client.request(method, f"/v1/jobs/{job_id}/{part}"), 404, "not_found")
 
 
-def test_a_row_of_a_batch_is_ordered_again_within_its_batch(client: TestClient, worker: Worker) -> None:
+def test_a_row_of_a_batch_is_ordered_again_within_its_batch(
+    settings: Settings, redis_url: str, session_valkey: Valkey
+) -> None:
     order = {"template": {"model": "tiny", "prompt": "a house"}, "rows": [{"seed": 1}, {"seed": 2}]}
-    batch = client.post("/v1/batches", json=order).json()
-    worker.end(batch["id"], fail_row=2)
-    (row,) = client.get("/v1/jobs", params={"batch": batch["id"], "status": "failed"}).json()["data"]
-    new = client.post(row["urls"]["requeue"]).json()
-    assert (new["batch_id"], new["batch_row"], new["plan"]["seed"]) == (batch["id"], 2, 2)
-    assert NOT_SENT not in new["warnings"]  # its batch sends it in its turn
-    again = client.get(batch["urls"]["self"]).json()
+    with on_queue(settings, redis_url) as client, session_valkey.client() as queue:
+        batch = client.post("/v1/batches", json=order).json()
+        Worker.of(client).end(batch["id"], fail_row=2)
+        (row,) = client.get("/v1/jobs", params={"batch": batch["id"], "status": "failed"}).json()["data"]
+        queue.flushall()
+        new = client.post(row["urls"]["requeue"]).json()
+        assert (new["batch_id"], new["batch_row"], new["plan"]["seed"]) == (batch["id"], 2, 2)
+        assert queue.keys("render.*") == []  # its batch sends it in its turn
+        again = client.get(batch["urls"]["self"]).json()
     assert (again["status"], again["counts"]["completed"], again["counts"]["queued"]) == ("running", 1, 1)
     assert (again["counts"]["failed"], again["retries"]) == (0, 1)
 

@@ -188,6 +188,45 @@ def test_two_rescues_at_once_move_each_job_once(committed_database: Database) ->
         assert all(len(events_after(session, job_id)) == 3 for job_id in jobs)
 
 
+def test_a_rescue_and_a_completion_at_once_leave_one_of_both(committed_database: Database) -> None:
+    """A worker that was silent for long finishes while upkeep looks: the job is completed or tried again."""
+    with committed_database.transaction() as session:
+        jobs = [start(session, lease_s=-1).id for _ in range(12)]
+    ready = Barrier(2)
+
+    def rescue_in_turn() -> set[str]:
+        found: set[str] = set()
+        for _ in jobs:
+            ready.wait(30)
+            with committed_database.transaction() as session:
+                found |= {job.id for job in store.rescue(session, limit=1)}
+        return found
+
+    def complete_in_turn() -> set[str]:
+        won = set()
+        for job_id in jobs:
+            ready.wait(30)
+            with committed_database.transaction() as session:
+                if store.complete(session, job_id, 1, WORKER, [picture(job_id)]):
+                    won.add(job_id)
+        return won
+
+    with ThreadPoolExecutor(2) as threads:
+        rescuing, completing = threads.submit(rescue_in_turn), threads.submit(complete_in_turn)
+        rescued, completed = rescuing.result(60), completing.result(60)
+    assert rescued.isdisjoint(completed)
+    assert rescued | completed == set(jobs)
+    with committed_database.transaction() as session:
+        assert store.rescue(session, datetime.now(UTC) + timedelta(days=1)) == []
+        for job_id in jobs:
+            job = store.get_job(session, job_id)
+            assert job.state is (JobState.COMPLETED if job_id in completed else JobState.QUEUED)
+            assert len(job.artifacts) == (job_id in completed)
+            assert [attempt.outcome for attempt in store.get_attempts(session, job_id)] == [
+                Outcome.COMPLETED if job_id in completed else Outcome.LOST
+            ]
+
+
 # --- expire ---
 
 
