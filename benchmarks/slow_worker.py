@@ -1,0 +1,49 @@
+"""The real worker with jobs that render nothing for as many seconds as their prompt says, in steps of 50 ms.
+
+    python -m benchmarks.slow_worker
+
+For `benchmarks.recovery`. It ends with whoever started it and stops at its next step when it is told to.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from benchmarks.noop_worker import MODEL, NoopEngine
+from cli.leash import hold_leash
+from core.hardware import detect
+from core.log import configure_logging
+from core.settings import get_settings
+from pipeline.errors import Stopped
+from pipeline.rendering import Rendering
+from policy.catalogue import Catalogue
+from policy.plan import RenderPlan
+from policy.resolve import resolve
+from tasks.worker import run_worker
+
+STEP_S = 0.05
+
+
+class SlowEngine(NoopEngine):
+    """Takes the seconds that the prompt is."""
+
+    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool) -> Rendering:
+        steps = max(1, round(float(plan.prompt) / STEP_S))
+        for step in range(1, steps):
+            time.sleep(STEP_S)
+            if not on_step(step, steps):
+                raise Stopped(step)
+        return super().render(plan, on_step, safer=safer)
+
+
+def main() -> int:
+    hold_leash()
+    configure_logging("worker")
+    spec = Catalogue.load().get_model(MODEL)
+    policy = resolve(spec, flags={}, env=os.environ, hardware=detect())
+    return run_worker(get_settings(), spec, policy, engine_factory=SlowEngine)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
