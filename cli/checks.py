@@ -219,12 +219,16 @@ def judge_refusal(url: str, words: str) -> Finding:
 
 def judge_redis(url: str, kept: dict[str, str]) -> Finding:
     wrong = []
-    if kept.get("maxmemory-policy") != "noeviction":
+    evicts = str(kept.get("maxmemory-policy")).startswith("allkeys-")
+    if evicts:
+        wrong.append("set maxmemory-policy noeviction: a full memory drops whole queues without an error")
+    elif kept.get("maxmemory-policy") != "noeviction":
         wrong.append("set maxmemory-policy noeviction, else a full memory drops messages")
     if kept.get("appendonly") != "yes":
         wrong.append("set appendonly yes, else a restart forgets messages until upkeep sends them again")
     text = f"{url}: maxmemory-policy {kept.get('maxmemory-policy')}, appendonly {kept.get('appendonly')}"
-    return Finding("redis", "warn" if wrong else "ok", text, "; ".join(wrong))
+    level: Literal["ok", "warn", "fail"] = "fail" if evicts else "warn" if wrong else "ok"
+    return Finding("redis", level, text, "; ".join(wrong))
 
 
 def hidden(url: str) -> str:

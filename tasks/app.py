@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from kombu.exceptions import KombuError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from core.log import get_logger
 from core.settings import Settings, get_settings
@@ -32,6 +32,8 @@ PUBLISH_SOCKET_S = 1.0
 PUBLISH_ACQUIRE_S = 2.0
 #: No render lasts longer: an hour above the longest limit of a job, which the worker keeps itself.
 HARD_LIMIT_S = int(LONGEST_RUN_S) + 3600
+#: What to say of a server that evicts.
+EVICTS = "it drops whole queues when its memory is full: set maxmemory-policy noeviction"
 #: The worker has this long to finish or hand back its job when told to stop.
 DRAIN_S = 60.0
 
@@ -136,6 +138,26 @@ def publish(job_id: str, model: str, priority: int, *, settings: Settings | None
         _log.warning("job.not_published", job_id=job_id, model=model, error=str(error))
         return False
     return True
+
+
+def eviction_policy(client: Any) -> str | None:  # noqa: ANN401 - redis through kombu has no types
+    """How a server drops whole queues when its memory is full; None when it does not, or does not tell.
+
+    Under the other policies a full server refuses a message, which is noticed and sent again. Raises what the
+    client raises when the server does not answer.
+    """
+    try:
+        policy = client.config_get("maxmemory-policy").get("maxmemory-policy", "")
+    except ResponseError:  # managed servers refuse CONFIG
+        return None
+    policy = policy.decode() if isinstance(policy, bytes) else str(policy)
+    return policy if policy.startswith("allkeys-") else None
+
+
+def tell_eviction(policy: str | None) -> None:
+    """Say loudly that messages may be dropped; jobs are then late, and none is lost."""
+    if policy is not None:
+        _log.error("redis.evicts", maxmemory_policy=policy, advice=EVICTS)
 
 
 @cache

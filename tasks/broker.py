@@ -8,7 +8,7 @@ from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from core.log import get_logger
-from tasks.app import PRIORITY_STEPS, make_app, queue_of
+from tasks.app import PRIORITY_STEPS, eviction_policy, make_app, queue_of, tell_eviction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,13 +26,20 @@ class Broker:
 
     def __init__(self, settings: Settings) -> None:
         self._app = make_app(settings)
+        self._run_id = ""
 
     def look(self, models: Iterable[str]) -> tuple[str, dict[str, int]] | None:
-        """The server's run id, and the number of messages in each model's queue."""
+        """The server's run id, and the number of messages in each model's queue.
+
+        Of a server that was not seen before it is told if it drops messages.
+        """
         try:
             with self._app.connection_for_read() as connection:
                 client: Any = connection.default_channel.client  # type: ignore[attr-defined]
                 run_id = str(client.info("server")["run_id"])
+                if run_id != self._run_id:
+                    tell_eviction(eviction_policy(client))
+                    self._run_id = run_id
                 return run_id, {model: _length(client, queue_of(model)) for model in models}
         except (KombuError, RedisError, OSError) as error:
             _log.warning("redis.not_seen", error=str(error))

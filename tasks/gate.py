@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 
+from tasks.app import eviction_policy, tell_eviction
 from tasks.board import lives
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ def make_gate(board: Board) -> type[bootsteps.StartStopStep]:
         timer: Any = None
 
         def start(self, c: Any) -> None:  # noqa: ANN401
-            qos = c.task_consumer.channel.qos
+            channel = c.task_consumer.channel
+            with channel.conn_or_acquire() as client:
+                tell_eviction(eviction_policy(client))
+            qos = channel.qos
             may_consume = qos.can_consume
 
             def can_consume(_: object) -> bool:

@@ -31,7 +31,7 @@ LOOK_S = 0.2
 #: A child whose job was to end now has this long to hand it back before it is killed.
 QUIT_GRACE_S = 10.0
 #: Celery's loop has this long to end once it is told to and no job runs; it may hang in a call to Redis.
-LEAVE_S = 20.0
+LEAVE_S = 8.0
 #: A child is gone this long after it was killed.
 DEATH_S = 5.0
 #: A heartbeat thread that is silent for so many leases has lost its job long ago, and is stuck.

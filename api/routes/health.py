@@ -12,6 +12,7 @@ from api.openapi_parts import problems
 from api.schemas import Alive, Check, Readiness
 from core.errors import AppError
 from core.workers import count_ready
+from tasks.app import EVICTS, eviction_policy
 
 router = APIRouter(tags=["health"])
 
@@ -54,9 +55,11 @@ def _check_redis(services: Services) -> Check:
         with services.broker.connection_for_write() as connection:
             channel: Any = connection.default_channel
             channel.client.ping()
+            policy = eviction_policy(channel.client)
     except Exception as error:  # noqa: BLE001 - kombu lets every kind of error out
         return Check(name="redis", ok=False, reason=_first_line(error))
-    return Check(name="redis", ok=True, reason="it answers")
+    reason = f"it answers, but under {policy} {EVICTS}" if policy else "it answers"
+    return Check(name="redis", ok=True, reason=reason)
 
 
 def _check_workers(database: Check, models: list[str]) -> Check:

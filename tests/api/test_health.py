@@ -60,6 +60,19 @@ def test_a_hanging_redis_is_told_in_bounded_time(settings: Settings, own_valkey:
     assert failing(answer).keys() == {"redis"}
 
 
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_a_redis_that_would_drop_messages_is_told_of_though_jobs_can_be_rendered(
+    settings: Settings, own_valkey: Valkey
+) -> None:
+    with own_valkey.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    answer = ask(settings.model_copy(update={"redis_url": own_valkey.url}), worker=WorkerState.READY)
+    assert answer.status_code == 200
+    reasons = {check["name"]: check["reason"] for check in answer.json()["checks"]}
+    assert "allkeys-lru" in reasons["redis"]
+    assert "noeviction" in reasons["redis"]
+
+
 @pytest.mark.parametrize(
     "database_url", ["postgresql://nobody@127.0.0.1:1/none", "sqlite:////nowhere/at/all.db"]
 )

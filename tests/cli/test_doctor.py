@@ -55,7 +55,8 @@ def test_wrong_settings_are_a_finding_and_not_a_crash(monkeypatch: pytest.Monkey
     ("kept", "level", "advice"),
     [
         ({"maxmemory-policy": "noeviction", "appendonly": "yes"}, "ok", ""),
-        ({"maxmemory-policy": "allkeys-lru", "appendonly": "yes"}, "warn", "noeviction"),
+        ({"maxmemory-policy": "allkeys-lru", "appendonly": "yes"}, "fail", "noeviction"),
+        ({"maxmemory-policy": "volatile-lru", "appendonly": "yes"}, "warn", "noeviction"),
         ({"maxmemory-policy": "noeviction", "appendonly": "no"}, "warn", "appendonly yes"),
     ],
 )

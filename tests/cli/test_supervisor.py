@@ -13,7 +13,7 @@ from cli.exits import CliError, ExitCode
 from cli.programs import WORKER_GRACE_S
 from cli.supervisor import Program, Signals, StopRequested, Supervisor, describe_end
 from tasks.app import DRAIN_S
-from tasks.watch import QUIT_GRACE_S
+from tasks.watch import LEAVE_S, QUIT_GRACE_S
 from tests.fixtures.processes import is_gone
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -194,7 +194,7 @@ def test_a_log_that_grows_large_is_put_aside_while_its_program_runs(
 
 
 def test_the_worker_gets_more_time_to_stop_than_it_may_take() -> None:
-    assert WORKER_GRACE_S >= DRAIN_S + QUIT_GRACE_S + 10
+    assert WORKER_GRACE_S > DRAIN_S + QUIT_GRACE_S + LEAVE_S
 
 
 def test_a_program_run_once_gives_its_exit_code(watcher: Watcher) -> None:

@@ -13,14 +13,13 @@ from core.tables import Job
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import Stage, WorkerProcess
 
-pytestmark = pytest.mark.parametrize(
-    "database_kind",
-    [
-        pytest.param(kind, marks=pytest.mark.xdist_group(f"quick worker on {kind}"))
-        for kind in ("sqlite", "postgresql")
-    ],
-    indirect=True,
-)
+
+def on(*kinds: str) -> pytest.MarkDecorator:
+    params = [pytest.param(kind, marks=pytest.mark.xdist_group(f"quick worker on {kind}")) for kind in kinds]
+    return pytest.mark.parametrize("database_kind", params, indirect=True)
+
+
+on_sqlite, on_both = on("sqlite"), on("sqlite", "postgresql")
 
 
 @pytest.fixture
@@ -40,6 +39,7 @@ def wait_started(stage: Stage, job_id: str) -> None:
     wait_until(lambda: stage.job(job_id).state == JobState.IN_PROGRESS, what="a running job")
 
 
+@on_both
 def test_a_hung_job_that_is_cancelled_is_killed_and_the_worker_takes_the_next(
     quick_stage: Stage, worker: WorkerProcess
 ) -> None:
@@ -56,6 +56,7 @@ def test_a_hung_job_that_is_cancelled_is_killed_and_the_worker_takes_the_next(
     assert worker.process.poll() is None
 
 
+@on_both
 def test_a_hung_job_whose_time_is_over_is_killed_and_fails_with_that_reason(
     quick_stage: Stage, worker: WorkerProcess
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_hung_job_whose_time_is_over_is_killed_and_fails_with_that_reason(
     assert worker.child_pid() != child
 
 
+@on_sqlite
 def test_a_memory_error_in_a_job_does_not_block_the_pool(quick_stage: Stage, worker: WorkerProcess) -> None:
     child = worker.child_pid()
     greedy = quick_stage.submit(prompt="refuse memory")
@@ -77,10 +79,12 @@ def test_a_memory_error_in_a_job_does_not_block_the_pool(quick_stage: Stage, wor
     assert worker.child_pid() == child
 
 
+@on_both
+@pytest.mark.parametrize("prompt", ["die", "refuse all memory"])
 def test_a_job_that_kills_its_worker_is_parked_and_others_run_between(
-    quick_stage: Stage, worker: WorkerProcess
+    quick_stage: Stage, worker: WorkerProcess, prompt: str
 ) -> None:
-    poison = quick_stage.submit(prompt="die")
+    poison = quick_stage.submit(prompt=prompt)
     others = []
     for attempt in range(1, 4):
         wait_until(lambda n=attempt: len(quick_stage.outcomes(poison)) >= n, what=f"attempt {attempt}")
@@ -94,6 +98,7 @@ def test_a_job_that_kills_its_worker_is_parked_and_others_run_between(
     assert worker.process.poll() is None
 
 
+@on_both
 def test_cancelling_a_job_that_waits_leaves_the_running_one_alone(
     quick_stage: Stage, worker: WorkerProcess
 ) -> None:
@@ -106,6 +111,7 @@ def test_cancelling_a_job_that_waits_leaves_the_running_one_alone(
     assert (quick_stage.job(waiting).state, quick_stage.outcomes(waiting)) == (JobState.CANCELED, [])
 
 
+@on_both
 def test_jobs_after_a_cancelled_one_are_done_by_the_same_child(
     quick_stage: Stage, worker: WorkerProcess
 ) -> None:
@@ -119,6 +125,7 @@ def test_jobs_after_a_cancelled_one_are_done_by_the_same_child(
     assert worker.child_pid() == child
 
 
+@on_sqlite
 def test_a_second_worker_disturbs_nobodys_running_job_and_is_none_too_many(
     quick_stage: Stage, worker: WorkerProcess
 ) -> None:
@@ -154,6 +161,7 @@ def test_a_second_worker_disturbs_nobodys_running_job_and_is_none_too_many(
     assert quick_stage.outcomes(running) == ["completed"]
 
 
+@on_sqlite
 def test_a_delayed_try_is_sent_once_when_its_time_has_come(quick_stage: Stage, worker: WorkerProcess) -> None:
     delayed = quick_stage.submit(prompt="refuse storage")
     wait_until(lambda: quick_stage.outcomes(delayed) == ["retried"], what="the pause")
@@ -166,6 +174,17 @@ def test_a_delayed_try_is_sent_once_when_its_time_has_come(quick_stage: Stage, w
     assert received(worker, delayed) == 2
 
 
+@on_sqlite
+def test_a_job_longer_than_the_visibility_timeout_is_delivered_once(
+    quick_stage: Stage, worker: WorkerProcess
+) -> None:
+    long = quick_stage.submit(prompt="steps 150")
+    quick_stage.wait_job(long)
+    render(quick_stage)  # behind a message that came again
+    assert quick_stage.outcomes(long) == ["completed"]
+    assert received(worker, long) == 1
+
+
 def painted(stage: Stage) -> dict[str, Any]:
     return stage.job(stage.submit(prompt="paint", send=False)).plan
 
@@ -176,6 +195,7 @@ def received(worker: WorkerProcess, job_id: str) -> int:
     return sum('"job.started"' in line or '"job.not_claimed"' in line for line in lines)
 
 
+@on_sqlite
 def test_a_stop_signal_to_the_child_alone_does_not_stop_its_job(
     quick_stage: Stage, worker: WorkerProcess
 ) -> None:
@@ -189,3 +209,16 @@ def test_a_stop_signal_to_the_child_alone_does_not_stop_its_job(
     render(quick_stage)
     assert quick_stage.outcomes(job_id) == ["completed"]
     assert worker.child_pid() == child
+
+
+@on_sqlite
+def test_a_redis_that_drops_messages_is_told_of_at_each_connection(
+    quick_stage: Stage, worker: WorkerProcess
+) -> None:
+    with quick_stage.valkey.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+    wait_until(lambda: '"redis.evicts"' in worker.text(), what="the worker tells")
+    with quick_stage.valkey.client() as client:
+        client.config_set("maxmemory-policy", "noeviction")
+    render(quick_stage)
