@@ -64,9 +64,14 @@ def holding_back(batch: Batch) -> str | None:
         return "the batch is being cancelled: its running jobs stop at their next step"
     if batch.state == BatchState.PAUSED:
         return "the batch is paused: resume lets it go on"
-    if batch.window is None:
-        return None
-    window, at = Window.model_validate(batch.window), datetime.now(UTC)
+    return None if batch.window is None else _closed_window(batch.window)
+
+
+def _closed_window(kept: Mapping[str, Any]) -> str | None:
+    try:
+        window, at = Window.model_validate(kept), datetime.now(UTC)
+    except ValueError:  # the time zone database has changed since
+        return f"the time zone {kept.get('timezone')!r} of the batch's window is not installed any more"
     if window.is_open(at):
         return None
     opens = window.opens_at(at).astimezone(ZoneInfo(window.timezone))

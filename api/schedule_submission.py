@@ -19,7 +19,6 @@ from api.bulk_views import view_schedule
 from api.deps import LOCAL_CALLER, Services
 from api.upload import Order, Upload
 from core import schedules
-from core.errors import Conflict
 from core.lifecycle import Misfire
 from core.recurrence import check_recurrence
 from core.schedules import RULE
@@ -70,7 +69,7 @@ def change_schedule(services: Services, schedule_id: str, upload: Upload, base_u
     Raises:
         InvalidRequest: With every problem; nothing was written.
         NotFound: There is no such schedule.
-        Conflict: It would be enabled although it can never come due.
+        Conflict: It would be enabled although it can never come due, or another call changed it meanwhile.
     """
     with services.database.reading() as session:
         kept = schedules.get_schedule(session, schedule_id, LOCAL_CALLER, with_order=True)
@@ -83,9 +82,7 @@ def change_schedule(services: Services, schedule_id: str, upload: Upload, base_u
     if "misfire" in new:
         new["misfire"] = Misfire(new["misfire"])
     with services.database.transaction() as session:
-        if schedules.get_schedule(session, schedule_id, LOCAL_CALLER).version != kept.version:
-            raise Conflict(f"The schedule {schedule_id} was changed by another call meanwhile.")
-        schedules.update_schedule(session, schedule_id, LOCAL_CALLER, **new)
+        schedules.update_schedule(session, schedule_id, LOCAL_CALLER, expected_version=kept.version, **new)
         return read_schedule(session, schedule_id, base_url)
 
 

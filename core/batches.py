@@ -228,8 +228,8 @@ def cancel(session: Session, batch_id: str, caller: str | None = None) -> Batch:
     The batch itself is canceled when the last of them has stopped.
     """
     batch = _lock_live(session, batch_id, caller, again=True)
+    moves.cancel_batch_jobs(session, batch.id)
     if batch.cancel_requested_at is None:
-        moves.cancel_batch_jobs(session, batch.id)
         _set(session, batch, batch.state, cancel_requested_at=now())
     close_finished(session, [batch.id])
     return get_batch(session, batch_id, caller)
@@ -283,9 +283,11 @@ def same_order(job: Job, at: datetime) -> dict[str, Any]:
 # --- the feeder's moves ---------------------------------------------------------------------------------
 
 
-def live_batches(session: Session) -> Sequence[Batch]:
-    """Return the batches that have not ended, oldest first."""
+def live_batches(session: Session, batch_id: str | None = None) -> Sequence[Batch]:
+    """Return the batches that have not ended, oldest first; or the one named, if it has not."""
     statement = select(Batch).where(Batch.state.not_in(ENDED_BATCH)).order_by(Batch.created_at, Batch.id)
+    if batch_id is not None:
+        statement = statement.where(Batch.id == batch_id)
     return session.scalars(statement.execution_options(populate_existing=True)).all()
 
 
@@ -333,7 +335,13 @@ def close_finished(session: Session, batch_ids: Collection[str] | None = None) -
     over = [Batch.state.not_in(ENDED_BATCH), ~exists().where(*current, Job.state.in_(LIVE))]
     if batch_ids is not None:
         over.append(Batch.id.in_(batch_ids))
-    statement = update(Batch).where(*over).values(state=ended_so, finished_at=now()).returning(Batch)
+    # First the locks, then a statement of its own: one that has waited for a lock looks again, in PostgreSQL,
+    # at the locked row only, and would not see the jobs that a retry has inserted meanwhile.
+    found = session.scalars(select(Batch.id).where(*over).order_by(Batch.id).with_for_update()).all()
+    if not found:
+        return []
+    chosen = [Batch.id.in_(found), *over]
+    statement = update(Batch).where(*chosen).values(state=ended_so, finished_at=now()).returning(Batch)
     options = {"synchronize_session": False, "populate_existing": True}
     return session.scalars(statement, execution_options=options).all()
 
@@ -350,6 +358,7 @@ def _next_held(session: Session, batch_id: str, model: str, count: int) -> Seque
         Job.model == model,
         Job.state == JobState.QUEUED,
         Job.held.is_(True),
+        or_(Job.run_after.is_(None), Job.run_after <= now()),
     )
     return session.scalars(select(Job.id).where(*held).order_by(Job.batch_row).limit(count)).all()
 

@@ -5,20 +5,23 @@ ready; in a batch with a window only the time in which it is open counts. Other 
 foreseen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
-from policy.windows import Window
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from core.clock import now
-from core.lifecycle import TERMINAL, BatchState, JobState
-from core.tables import Batch, Job
+from core.lifecycle import TERMINAL, BatchState, JobState, Outcome
+from core.tables import Attempt, Batch, Job
 from core.workers import count_ready
+from policy.windows import Window
 
 MEASURED_JOBS = 50
 """Latest jobs whose times are looked at."""
+FARTHEST_DAYS = 366
+"""An end beyond so many openings of a window is not told: it is found day by day."""
 
 
 def estimate_end(session: Session, batch: Batch, within_s: float) -> datetime | None:
@@ -36,9 +39,24 @@ def estimate_end(session: Session, batch: Batch, within_s: float) -> datetime | 
     if not known or len(known) < len(needed):
         return None
     at = session.scalars(select(now())).one()
-    if batch.window is None:
-        return at + timedelta(seconds=max(known))
-    return Window.model_validate(batch.window).advance(at, max(known))
+    try:
+        return _later(at, max(known), batch.window)
+    except (ValueError, OverflowError):  # a window whose zone is gone; a time beyond the calendar
+        return None
+
+
+def _later(at: datetime, seconds: float, window: Mapping[str, Any] | None) -> datetime | None:
+    if window is None:
+        return at + timedelta(seconds=seconds)
+    opened = Window.model_validate(window)
+    nights = seconds / _open_seconds(opened)
+    return None if nights > FARTHEST_DAYS else opened.advance(at, seconds)
+
+
+def _open_seconds(window: Window) -> float:
+    """Return how long the window is open in a day without a change of clocks."""
+    start, end = (datetime.strptime(text, "%H:%M") for text in (window.start, window.end))  # noqa: DTZ007
+    return (end - start).total_seconds() % timedelta(days=1).total_seconds()
 
 
 def _rows_left(session: Session, batch: Batch) -> Sequence[tuple[str, int]]:
@@ -58,12 +76,13 @@ def _seconds_for(session: Session, batch: Batch, model: str, left: int, within_s
 
 
 def _mean_seconds(session: Session, *among: ColumnElement[bool]) -> float | None:
-    """Return the mean time from the first start to the end of the latest jobs, in seconds."""
+    """Return the mean time of the attempts that completed the latest jobs, in seconds."""
     latest = (
-        select(Job.started_at, Job.finished_at)
-        .where(*among, Job.state == JobState.COMPLETED)
+        select(Attempt.started_at, Attempt.finished_at)
+        .join(Job, Job.id == Attempt.job_id)
+        .where(*among, Job.state == JobState.COMPLETED, Attempt.outcome == Outcome.COMPLETED)
         .order_by(Job.created_at.desc(), Job.id.desc())
         .limit(MEASURED_JOBS)
     )
-    taken = [(row[1] - row[0]).total_seconds() for row in session.execute(latest) if row[0] and row[1]]
+    taken = [(row[1] - row[0]).total_seconds() for row in session.execute(latest) if row[1]]
     return sum(taken) / len(taken) if taken else None

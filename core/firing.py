@@ -11,6 +11,7 @@ for all of them; ``skip`` passes over all of them. Either way the slots to come 
 import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import select, update
@@ -29,9 +30,9 @@ from policy.catalogue import Catalogue
 from policy.errors import InvalidRequest
 from policy.request import SEED_LIMIT
 
-MOST_COUNTED = 10_000
+MOST_COUNTED = 50_000
 RECENT = timedelta(days=7)
-"""After an outage of that many slots only the last days are looked at, so that a tick stays short."""
+"""After an outage of that many slots of a cron only the last days are looked at: each takes some 10 us."""
 SHOWN_ERRORS = 10
 """Problems of an order that a firing tells; they are those of one template, so the rest is alike."""
 
@@ -79,12 +80,21 @@ def find_slot(schedule: Schedule, at: datetime) -> Slot | None:
 
 def _walk(rule: Recurrence, first: datetime, at: datetime) -> tuple[int, datetime]:
     """Return how many slots lie from ``first`` to before the latest one by ``at``, and that one."""
-    missed, latest = 0, first
-    while (following := rule.next_after(latest)) is not None and following <= at:
-        missed, latest = missed + 1, following
-        if missed == MOST_COUNTED:
-            latest = max(latest, at - RECENT)
+    if rule.every_s is not None:
+        missed = rule.count_between(first, at)
+        return missed, first + timedelta(seconds=missed * rule.every_s)
+    missed, latest = _last_of(rule, first, at)
+    if missed == MOST_COUNTED:
+        latest = _last_of(rule, max(latest, at - RECENT), at)[1]
     return missed, latest
+
+
+def _last_of(rule: Recurrence, after: datetime, until: datetime) -> tuple[int, datetime]:
+    """Return how many slots follow ``after``, and the last of them; no more are counted than is quick."""
+    number, latest = 0, after
+    for latest in islice(rule.slots(after, until), MOST_COUNTED):  # noqa: B007 - wanted after the loop
+        number += 1
+    return number, latest
 
 
 def fire_due(
@@ -121,7 +131,7 @@ def fire_now(
         at = session.scalars(select(now())).one()
     orders, error = _orders(schedule, catalogue)
     with database.transaction() as session:
-        get_schedule(session, schedule_id, caller)  # it may have been removed meanwhile
+        get_schedule(session, schedule_id, caller, kept=True)  # it may have been removed meanwhile
         result = _Outcome(FiringKind.MANUAL, FiringOutcome.SKIPPED, at)
         return _write(session, schedule, result, orders, error, max_attempts)
 

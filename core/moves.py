@@ -34,44 +34,46 @@ class Ending:
     message: str | None = None
 
 
-def again(session: Session, name: str, held: Job, ending: Ending, delay_s: float = 0.0) -> bool:
+def again(session: Session, name: str, running: Job, ending: Ending, delay_s: float = 0.0) -> bool:
     """Queue a running job for one more attempt, unless it was to be cancelled or none is left."""
-    if held.cancel_requested_at is not None:
-        return stop(session, held, ending, held.progress_step)
-    if held.counted_attempts >= held.max_attempts:
-        return fail(session, "park", held, ending, retryable=True)
-    return requeue(session, name, held, ending, delay_s)
+    if running.cancel_requested_at is not None:
+        return stop(session, running, ending, running.progress_step)
+    if running.counted_attempts >= running.max_attempts:
+        return fail(session, "park", running, ending, retryable=True)
+    return requeue(session, name, running, ending, delay_s)
 
 
 def requeue(
-    session: Session, name: str, held: Job, ending: Ending, delay_s: float = 0.0, **values: object
+    session: Session, name: str, running: Job, ending: Ending, delay_s: float = 0.0, **values: object
 ) -> bool:
     run_after = now(delay_s) if delay_s > 0 else None
+    # A job of a batch waits for its batch, which may be paused, or closed for the day by now.
+    values = {"held": Job.batch_id.is_not(None), **values}
     told = {"reason": ending.outcome, "code": ending.code, "delay_s": delay_s}
-    return leave(session, name, held, ending, told, run_after=run_after, **values)
+    return leave(session, name, running, ending, told, run_after=run_after, **values)
 
 
-def stop(session: Session, held: Job, ending: Ending, step: int | None) -> bool:
-    return leave(session, "stop", held, ending, {"step": step}, stopped_at_step=step)
+def stop(session: Session, running: Job, ending: Ending, step: int | None) -> bool:
+    return leave(session, "stop", running, ending, {"step": step}, stopped_at_step=step)
 
 
-def fail(session: Session, name: str, held: Job, ending: Ending, *, retryable: bool) -> bool:
+def fail(session: Session, name: str, running: Job, ending: Ending, *, retryable: bool) -> bool:
     error = {"error_code": ending.code, "error_message": ending.message, "error_retryable": retryable}
     parked = name == "park"
     told = {"code": ending.code, "parked": parked}
-    return leave(session, name, held, ending, told, parked=parked, **error)
+    return leave(session, name, running, ending, told, parked=parked, **error)
 
 
 def leave(
-    session: Session, name: str, held: Job, ending: Ending, told: Mapping[str, object], **values: object
+    session: Session, name: str, running: Job, ending: Ending, told: Mapping[str, object], **values: object
 ) -> bool:
     """Carry out a move that ends the running attempt: the job, the attempt and the event."""
-    attempt, step = held.attempt, held.progress_step
-    if move(session, name, held.id, *held_by(attempt, held.owner), **values) is None:
+    attempt, step = running.attempt, running.progress_step
+    if move(session, name, running.id, *held_by(attempt, running.owner), **values) is None:
         return False
     session.execute(
         update(Attempt)
-        .where(Attempt.job_id == held.id, Attempt.number == attempt)
+        .where(Attempt.job_id == running.id, Attempt.number == attempt)
         .values(
             outcome=ending.outcome,
             error_code=ending.code,
@@ -81,7 +83,7 @@ def leave(
         ),
         execution_options={"synchronize_session": False},
     )
-    events.append(session, held.id, MOVES[name].event, {"attempt": attempt, **told})
+    events.append(session, running.id, MOVES[name].event, {"attempt": attempt, **told})
     return True
 
 
@@ -157,6 +159,9 @@ def cancel_batch_jobs(session: Session, batch_id: str) -> None:
     """Cancel the queued jobs of a batch, and note the wish for those that run."""
     arrow, current = MOVES["cancel"], [Job.batch_id == batch_id, ~Job.superseded]
     fields = _fields_of(arrow.target) | {"cancel_requested_at": now()}
+    # Held first, so that one that is handed back, retried or claimed just now is not missed.
+    live = select(Job.id).where(*current, Job.state.not_in(TERMINAL)).order_by(Job.id)
+    session.execute(live.with_for_update()).all()
     queued = [*current, Job.state == arrow.source]
     canceled = _update_rows(session, queued, state=arrow.target, **fields)
     running = [*current, Job.state == JobState.IN_PROGRESS, Job.cancel_requested_at.is_(None)]

@@ -80,7 +80,7 @@ def list_jobs(
     if model is not None:
         statement = statement.where(Job.model == model)
     if batch is not None:
-        statement = statement.where(Job.batch_id == batch)
+        statement = statement.where(Job.batch_id == batch, ~Job.superseded)
     if parked is not None:
         statement = statement.where(Job.parked if parked else ~Job.parked)
     if after is not None:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, undefer
 from core.clock import now
 from core.errors import Conflict, InvalidQuery, NotFound
 from core.ids import new_id
-from core.lifecycle import Misfire
+from core.lifecycle import FiringKind, Misfire
 from core.queries import MAX_LIMIT
 from core.recurrence import Recurrence
 from core.tables import Firing, Schedule
@@ -120,10 +120,20 @@ def create_schedule(
 
 
 def get_schedule(
-    session: Session, schedule_id: str, caller: str | None = None, *, with_order: bool = False
+    session: Session,
+    schedule_id: str,
+    caller: str | None = None,
+    *,
+    with_order: bool = False,
+    kept: bool = False,
 ) -> Schedule:
-    """Return the schedule; NotFound when there is none, or it is another caller's."""
+    """Return the schedule; NotFound when there is none, or it is another caller's.
+
+    ``with_order`` reads what it orders, too; ``kept`` keeps it from being removed in this transaction.
+    """
     statement = _one(schedule_id, caller)
+    if kept:
+        statement = statement.with_for_update(read=True, key_share=True)
     if with_order:
         statement = statement.options(undefer(Schedule.order))
     schedule = session.scalars(statement).one_or_none()
@@ -156,19 +166,25 @@ def update_schedule(
     session: Session,
     schedule_id: str,
     caller: str | None = None,
+    *,
+    expected_version: int | None = None,
     **changes: object,
 ) -> Schedule:
     """Write checked columns; a change of the rule starts anew from now, slots missed before are forgotten.
 
     Raises:
-        Conflict: It would be enabled although it can never come due any more.
+        Conflict: It would be enabled although it can never come due any more; or it is not at
+            ``expected_version`` any more, since another call changed it.
     """
     locked = session.scalars(_one(schedule_id, caller).with_for_update()).one_or_none()
     if locked is None:
         raise NotFound(f"There is no schedule {schedule_id}.")
+    if expected_version not in (None, locked.version):
+        raise Conflict(f"The schedule {schedule_id} was changed by another call meanwhile.")
+    before = _when(locked)
     for column, value in changes.items():
         setattr(locked, column, value)
-    if {"enabled", *RULE} & set(changes):
+    if _when(locked) != before:  # the same rule again must not drop a slot that has just come due
         locked.next_at = _first(session, locked) if locked.enabled else None
         if locked.enabled and locked.next_at is None:
             raise Conflict(f"The schedule {schedule_id} cannot be enabled: its time has passed.")
@@ -232,8 +248,16 @@ def last_firings(session: Session, schedule_ids: Sequence[str]) -> dict[str, Fir
     return {firing.schedule_id: firing for firing in found}
 
 
+def _when(schedule: Schedule) -> tuple[object, ...]:
+    return tuple(getattr(schedule, column) for column in ("enabled", *RULE))
+
+
 def _first(session: Session, schedule: Schedule) -> datetime | None:
-    return recurrence_of(schedule).next_after(session.scalars(select(now())).one())
+    """Return the first slot from now on that has not fired, also when the clock was set back since."""
+    due = (Firing.schedule_id == schedule.id, Firing.kind == FiringKind.DUE)
+    fired = session.scalars(select(Firing.due_at).where(*due).order_by(Firing.due_at.desc()).limit(1))
+    at = session.scalars(select(now())).one()
+    return recurrence_of(schedule).next_after(max(at, fired.one_or_none() or at))
 
 
 def _check_limit(limit: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from policy.cells import typed_cells
 from policy.errors import FieldError, InvalidRequest
 from policy.request import RenderRequest
-from policy.wording import kind_of, listing, quote, show
+from policy.wording import kind_of, quote, show
 
 MAX_ROWS = 10_000
 ROW = "row"
@@ -178,9 +178,3 @@ def _too_many(field: str, written: str, total: int) -> FieldError:
 
 def _wrong_kind(field: str, value: object, wanted: str) -> FieldError:
     return FieldError(field, f"{field} must be {wanted}, not {kind_of(value)}", show(value), wanted)
-
-
-def known_names(names: frozenset[str]) -> str:
-    """Lists what a column may be called, for a message."""
-    texts = f"; named in the template's texts: {listing(sorted(names), 'and')}" if names else ""
-    return f"fields: {listing(RenderRequest.model_fields, 'and')}{texts}"

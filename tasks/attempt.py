@@ -276,7 +276,7 @@ def _send_again(me: Child, job: Job) -> None:
     """Send the id at once, if the job is to be run now and was not sent; upkeep sends it if this fails."""
     with me.database.reading() as session:
         again = store.find_job(session, job.id)
-    if again is None or again.state != JobState.QUEUED:
+    if again is None or again.state != JobState.QUEUED or again.held:
         return
     if again.published_at is None and again.run_after is None:
         send(me.database, me.settings, again)

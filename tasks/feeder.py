@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policy.windows import Window
 from sqlalchemy import select
 
 from core import batches, workers
 from core.clock import now
+from core.errors import DatabaseUnavailable
 from core.lifecycle import BatchState
 from core.log import get_logger
+from policy.windows import Window
 from tasks.outbox import send
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 #: Jobs of a batch under way for each ready worker: the one in hand and the next.
 AHEAD = 2
-#: Jobs under way while no worker is known: the first ones wait in Redis when it comes.
-FEWEST = 4
 
 _log = get_logger()
 
@@ -47,14 +46,26 @@ def feed(upkeep: Upkeep) -> int:
 def feed_batch(database: Database, settings: Settings, batch_id: str) -> int:
     """The same for one batch, by a worker that has just ended one of its jobs."""
     with database.reading() as session:
-        live = [batch for batch in batches.live_batches(session) if batch.id == batch_id]
+        live = batches.live_batches(session, batch_id)
     return _feed(database, settings, live)
 
 
 def _feed(database: Database, settings: Settings, live: Sequence[Batch]) -> int:
-    sent = sum(_feed_one(database, settings, batch) for batch in live)
+    sent = sum(_feed_alone(database, settings, batch) for batch in live)
     _close(database, [batch.id for batch in live])
     return sent
+
+
+def _feed_alone(database: Database, settings: Settings, batch: Batch) -> int:
+    """Feed one batch; what is wrong with it is told and does not keep the others waiting."""
+    try:
+        return _feed_one(database, settings, batch)
+    except DatabaseUnavailable:
+        raise
+    except Exception:  # noqa: BLE001 - one batch must not keep the others waiting
+        # Such as a window in a zone that the installed time zone database no longer has.
+        _log.exception("batch.not_fed", batch=batch.id)
+        return 0
 
 
 def _feed_one(database: Database, settings: Settings, batch: Batch) -> int:
@@ -83,7 +94,7 @@ def _may_start(session: Session, batch: Batch) -> bool:
 
 def _room(session: Session, settings: Settings, model: str) -> int:
     ready = workers.count_ready(session, model, within_s=workers.heard_within_s(settings.heartbeat_s))
-    return max(FEWEST, AHEAD * ready)
+    return AHEAD * max(1, ready)  # without a worker, what the first one will find
 
 
 def _close(database: Database, batch_ids: list[str]) -> None:

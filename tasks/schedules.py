@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from core.errors import DatabaseUnavailable, NotFound
 from core.firing import fire_due
 from core.log import get_logger
 from core.schedules import due_schedules
@@ -40,7 +41,7 @@ def fire_all(
     """
     with database.reading() as session:
         due = due_schedules(session, at)
-    fired = [fire_due(database, catalogue, schedule_id, max_attempts, at) for schedule_id in due]
+    fired = [_fire(database, catalogue, schedule_id, max_attempts, at) for schedule_id in due]
     for firing in filter(None, fired):
         _log.info(
             "schedule.fired",
@@ -52,6 +53,21 @@ def fire_all(
             error=firing.error,
         )
     return [firing for firing in fired if firing is not None]
+
+
+def _fire(
+    database: Database, catalogue: Catalogue, schedule_id: str, max_attempts: int, at: datetime | None
+) -> Firing | None:
+    try:
+        return fire_due(database, catalogue, schedule_id, max_attempts, at)
+    except NotFound:  # removed just now
+        return None
+    except DatabaseUnavailable:
+        raise
+    except Exception:  # noqa: BLE001 - one schedule must not keep the others from their turn
+        # Such as a zone that the installed time zone database no longer has. The slot stays due.
+        _log.exception("schedule.not_fired", schedule=schedule_id)
+        return None
 
 
 @cache

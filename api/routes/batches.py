@@ -130,6 +130,7 @@ def _move(
 ) -> BatchView:
     with services.database.transaction() as session:
         batch = move(session, batch_id, LOCAL_CALLER)
+    with services.database.reading() as session:  # what it looks up must not keep other writers waiting
         view = view_whole_batch(session, batch, base_url, Serving(services.heard_within_s))
     _hint(response, view)
     return view

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from core import batches, schedules
@@ -170,6 +170,23 @@ def test_a_change_of_the_rule_starts_anew_and_a_change_of_the_name_does_not(sess
         schedules.get_schedule(session, schedule.id)
 
 
+def test_the_same_rule_again_drops_no_slot_that_has_come_due(session: Session) -> None:
+    schedule = make(session)
+    session.execute(update(Schedule).values(next_at=now(-5)))
+    due = schedules.get_schedule(session, schedule.id).next_at
+    assert schedules.update_schedule(session, schedule.id, enabled=True, **HOURLY, name="x").next_at == due
+
+
+def test_a_clock_that_was_set_back_fires_no_slot_again(database: Database) -> None:
+    with database.transaction() as session:
+        schedule = make(session)
+    slot = slot_of(schedule)
+    assert fire(database, schedule, slot) is not None  # the clock of the test is ahead of the database's
+    with database.transaction() as session:
+        schedules.set_enabled(session, schedule.id, enabled=False)
+        assert schedules.set_enabled(session, schedule.id, enabled=True).next_at == slot + timedelta(hours=1)
+
+
 def test_a_removed_schedule_leaves_its_batches(database: Database) -> None:
     with database.transaction() as session:
         schedule = make(session)
@@ -218,3 +235,21 @@ def test_four_tickers_fire_every_slot_of_twenty_schedules_exactly_once(committed
     assert {(row.schedule_id, row.due_at) for row in fired} == expected
     assert {(row.outcome, row.missed) for row in fired} == {(FiringOutcome.FIRED, 0)}
     assert len({row.batch_id for row in jobs}) == len(jobs) == 20 * SLOTS
+
+
+def test_a_schedule_that_cannot_be_read_does_not_keep_the_others_from_their_turn(database: Database) -> None:
+    with database.transaction() as session:
+        broken, sound = make(session), make(session)
+        session.execute(
+            update(Schedule).where(Schedule.id == broken.id).values(timezone="Mars/Olympus", next_at=now(-60))
+        )
+        session.execute(update(Schedule).where(Schedule.id == sound.id).values(next_at=now()))
+    (firing,) = fire_all(database, CATALOGUE, 3)
+    assert firing.schedule_id == sound.id
+
+
+def test_missed_slots_of_a_long_outage_are_counted(session: Session) -> None:
+    schedule = make(session, rule={"every_s": 60})
+    slot = find_slot(schedule, slot_of(schedule) + timedelta(days=300, seconds=30))
+    assert slot is not None
+    assert (slot.missed, slot.due_at) == (300 * 1440, slot_of(schedule) + timedelta(days=300))

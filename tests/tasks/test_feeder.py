@@ -10,7 +10,7 @@ from core import batches
 from core.lifecycle import BatchState, JobState
 from core.tables import Batch
 from policy.bulk import make_orders
-from tasks.feeder import FEWEST, feed
+from tasks.feeder import AHEAD, feed
 from tasks.upkeep import Upkeep
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import Stage
@@ -60,22 +60,33 @@ def counts_of(stage: Stage, batch: Batch) -> dict[JobState, int]:
 
 
 def test_only_a_few_rows_of_a_batch_are_sent(stage: Stage, upkeep: Upkeep) -> None:
-    order(stage, 3 * FEWEST)
-    assert feed(upkeep) == FEWEST
+    order(stage, 3 * AHEAD)
+    assert feed(upkeep) == AHEAD
     assert feed(upkeep) == 0
-    assert stage.messages() == FEWEST
+    assert stage.messages() == AHEAD
 
 
 def test_nothing_is_sent_while_the_window_is_closed(stage: Stage, upkeep: Upkeep) -> None:
     order(stage, 5, window_around(1, 2))
     assert feed(upkeep) == 0
     order(stage, 5, window_around(-1, 1))
-    assert feed(upkeep) == FEWEST
+    assert feed(upkeep) == AHEAD
+
+
+def test_a_batch_that_cannot_be_fed_does_not_keep_the_others_waiting(stage: Stage, upkeep: Upkeep) -> None:
+    order(stage, 5, {**window_around(-1, 1), "timezone": "Mars/Olympus"})
+    through = order(stage, 1)
+    with stage.database.reading() as session:
+        (job,) = batches.batch_jobs(session, through.id)
+    stage.cancel(job.id)
+    order(stage, 5)
+    assert feed(upkeep) == AHEAD
+    assert state_of(stage, through) == BatchState.CANCELED
 
 
 def test_what_was_sent_is_taken_back_when_the_window_closes(stage: Stage, upkeep: Upkeep) -> None:
     batch = order(stage, 5, window_around(-1, 1))
-    assert feed(upkeep) == FEWEST
+    assert feed(upkeep) == AHEAD
     with stage.database.transaction() as session:
         batch = batches.get_batch(session, batch.id)
         batch.window = window_around(1, 2)
@@ -86,13 +97,13 @@ def test_what_was_sent_is_taken_back_when_the_window_closes(stage: Stage, upkeep
 
 def test_a_paused_batch_is_not_sent_and_a_resumed_one_is_sent_again(stage: Stage, upkeep: Upkeep) -> None:
     batch = order(stage, 5)
-    assert feed(upkeep) == FEWEST
+    assert feed(upkeep) == AHEAD
     with stage.database.transaction() as session:
         batches.pause(session, batch.id)
     assert feed(upkeep) == 0
     with stage.database.transaction() as session:
         batches.resume(session, batch.id)
-    assert feed(upkeep) == FEWEST
+    assert feed(upkeep) == AHEAD
 
 
 def test_a_batch_that_is_through_is_ended_by_upkeep(stage: Stage, upkeep: Upkeep) -> None:
