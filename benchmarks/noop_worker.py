@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 from PIL import Image
@@ -25,7 +26,6 @@ from policy.resolve import Policy, resolve
 from tasks.worker import run_worker
 
 MODEL = "tiny"
-PACE_S = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
 
 
 class NoopEngine:
@@ -38,10 +38,12 @@ class NoopEngine:
         *,
         source: str | None,
         report: Callable[[PreparationStep], None],
+        pace_s: float = 0.0,
     ) -> None:
         del policy, source
         self.device = SimpleNamespace(type=detect().device)
         self._report = report
+        self._pace_s = pace_s
         self._image = Image.new("RGB", spec.size.default)
 
     def prepare(self) -> list[PreparationStep]:
@@ -52,7 +54,7 @@ class NoopEngine:
 
     def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool) -> Rendering:
         del safer
-        time.sleep(PACE_S)
+        time.sleep(self._pace_s)
         on_step(plan.num_inference_steps, plan.num_inference_steps)
         pictures = tuple(Picture(index, seed, self._image, None) for index, seed in enumerate(plan.seeds))
         return Rendering(pictures, {"total": 0.0}, {"cache": "off", "steps": 0, "cached_steps": 0})
@@ -62,7 +64,8 @@ def main() -> int:
     configure_logging("worker")
     spec = Catalogue.load().get_model(MODEL)
     policy = resolve(spec, flags={}, env=os.environ, hardware=detect())
-    return run_worker(get_settings(), spec, policy, engine_factory=NoopEngine)
+    pace_s = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
+    return run_worker(get_settings(), spec, policy, engine_factory=partial(NoopEngine, pace_s=pace_s))
 
 
 if __name__ == "__main__":
