@@ -3,9 +3,11 @@
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,13 @@ from sqlalchemy import text
 
 from cli.supervisor import Program, Signals, Supervisor
 from core import workers
+from core.hardware import detect
+from core.ids import new_id
+from policy.resolve import resolve
 from tasks.app import make_app, queue_of
+from tasks.board import Board
+from tasks.child import Setup
+from tasks.hearing import RECONNECTING, Hearing
 from tests.fixtures.redis import Valkey
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import ROOT, Stage, WorkerProcess
@@ -44,6 +52,84 @@ def count_ready(stage: Stage) -> int:
     within_s = workers.heard_within_s(stage.settings.heartbeat_s)
     with stage.database.reading() as session:
         return workers.count_ready(session, "tiny", within_s=within_s)
+
+
+DEAF_S = 0.4
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    """The board of an idle worker whose event loop has never turned."""
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as child:
+        board = Board()
+        board.cells.child_pid = board.cells.warm_pid = child.pid
+        yield board
+        child.kill()
+
+
+def hearing_of(stage: Stage, board: Board) -> Hearing:
+    spec = stage.catalogue["tiny"]
+    policy = resolve(spec, flags={}, env={}, hardware=detect())
+    return Hearing(Setup(stage.settings, spec, policy, new_id(), "tiny@test", board, deaf_s=DEAF_S))
+
+
+def is_deaf(hearing: Hearing) -> bool:
+    hearing.look()
+    return hearing.deaf
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+class TestHearing:
+    def test_it_is_deaf_when_messages_wait_though_its_loop_turns(self, stage: Stage, board: Board) -> None:
+        board.cells.turned_at = board.cells.listened_at = time.monotonic() + 3600
+        hearing = hearing_of(stage, board)
+        hearing.look()
+        assert (hearing.trouble, hearing.connected) == ("", True)
+        stage.submit()
+        wait_until(lambda: is_deaf(hearing), what="deaf")
+        assert not hearing.connected
+        assert "(1)" in hearing.trouble
+
+    def test_it_has_longer_while_its_loop_stands_as_it_does_to_reconnect(
+        self, stage: Stage, board: Board
+    ) -> None:
+        hearing, begun = hearing_of(stage, board), time.monotonic()
+        wait_until(lambda: is_deaf(hearing), what="deaf")
+        assert time.monotonic() - begun > DEAF_S * RECONNECTING
+        board.turn()
+        assert hearing.deaf
+
+    def test_it_is_not_ready_and_not_to_blame_while_redis_is_away(
+        self, stage_of_own_valkey: Stage, board: Board
+    ) -> None:
+        hearing = hearing_of(stage_of_own_valkey, board)
+        hearing.look()
+        stage_of_own_valkey.valkey.kill()
+        end = time.monotonic() + 1.2 * DEAF_S * RECONNECTING
+        wait_until(lambda: is_deaf(hearing) or time.monotonic() > end)
+        assert (hearing.deaf, hearing.connected) == (False, False)
+
+    def test_a_message_that_is_taken_in_between_ends_the_doubt(self, stage: Stage, board: Board) -> None:
+        board.cells.turned_at = board.cells.listened_at = time.monotonic() + 3600
+        hearing = hearing_of(stage, board)
+        stage.submit()
+        end = time.monotonic() + 3 * DEAF_S
+
+        def take() -> bool:
+            board.take()
+            board.release()
+            return is_deaf(hearing) or time.monotonic() > end
+
+        wait_until(take)
+        assert not hearing.deaf
+
+    def test_a_busy_worker_leaves_messages_where_they_are(self, stage: Stage, board: Board) -> None:
+        hearing = hearing_of(stage, board)
+        stage.submit()
+        board.take()
+        end = time.monotonic() + 1.2 * DEAF_S * RECONNECTING
+        wait_until(lambda: is_deaf(hearing) or time.monotonic() > end)
+        assert (hearing.deaf, hearing.connected) == (False, True)
 
 
 @ON_SQLITE

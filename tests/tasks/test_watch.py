@@ -195,6 +195,24 @@ def test_a_child_whose_heartbeat_stands_still_is_killed(
     assert died_by(child) == signal.SIGKILL
 
 
+def test_a_job_over_its_time_whose_heartbeat_stands_still_ends_before_its_lease(
+    stage: Stage, board: Board, worker_id: str, child: subprocess.Popen[bytes]
+) -> None:
+    board.begin_job(limit_s=0.1)
+    board.cells.beat_at -= stage.settings.lease_s / 2
+    assert died_by(child) == signal.SIGKILL
+    assert stage.settings.lease_s / 2 > stage.settings.heartbeat_s
+
+
+def test_a_short_silence_of_a_job_that_has_time_is_no_reason_to_kill(
+    stage: Stage, board: Board, worker_id: str, child: subprocess.Popen[bytes]
+) -> None:
+    board.begin_job(limit_s=3600)
+    board.cells.beat_at -= stage.settings.lease_s / 2
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(1)
+
+
 def test_an_idle_child_needs_no_heartbeat(
     stage: Stage, board: Board, worker_id: str, child: subprocess.Popen[bytes]
 ) -> None:
