@@ -127,7 +127,11 @@ def _render_and_complete(me: Child, job: Job, progress: Progress) -> None:
     }
     if _end(me, job, store.complete, files, timings, rendering.acceleration):
         _log.info(
-            "job.completed", pictures=len(files), timings_ms=timings, acceleration=rendering.acceleration
+            "job.completed",
+            model=job.model,
+            pictures=len(files),
+            timings_ms=timings,
+            acceleration=rendering.acceleration,
         )
     else:
         _log.warning("job.lost", at="completion")
