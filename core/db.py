@@ -42,6 +42,9 @@ STATEMENT_TIMEOUT_S = 30
 UNANSWERED_S = 10
 """How long a connection to PostgreSQL may be silent before it counts as broken, whoever waits for whom."""
 
+IDLE_S = 10
+"""How long PostgreSQL lets a process hold rows without saying anything, as one that stands still does."""
+
 _READING = "renderq_reading"
 
 
@@ -169,7 +172,8 @@ def _postgresql(url: URL) -> Engine:
         json_serializer=_to_json,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
-            "options": f"-c timezone=UTC -c statement_timeout={STATEMENT_TIMEOUT_S}s",
+            "options": f"-c timezone=UTC -c statement_timeout={STATEMENT_TIMEOUT_S}s "
+            f"-c idle_in_transaction_session_timeout={IDLE_S}s",
             # What was sent and is not acknowledged, as after a cut of the network, gives an error...
             "tcp_user_timeout": UNANSWERED_S * 1000,
             # ...and so does an answer that never comes because the server is gone.

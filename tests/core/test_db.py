@@ -126,6 +126,7 @@ def test_a_database_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
 def test_a_silent_postgresql_is_given_up_within_half_a_minute(committed_database: Database) -> None:
     with committed_database.reading() as session:
         assert session.scalar(text("SHOW statement_timeout")) == "30s"
+        assert session.scalar(text("SHOW idle_in_transaction_session_timeout")) == "10s"
         driver: Any = session.connection().connection.driver_connection
         parameters = driver.info.get_parameters()
     assert parameters["tcp_user_timeout"] == "10000"
