@@ -92,7 +92,7 @@ def _check_end(job: Job, findings: Findings) -> None:
     if job.state not in TERMINAL:
         findings.lost.append(f"{job.id} is still {job.state}, attempt {job.attempt}")
     if job.state == JobState.COMPLETED and len(job.artifacts) != job.plan["n"]:
-        findings.lost.append(f"{job.id} has {len(job.artifacts)} of {len(job.plan['seeds'])} files")
+        findings.lost.append(f"{job.id} has {len(job.artifacts)} of {job.plan['n']} files")
     if job.state != JobState.COMPLETED and job.artifacts:
         findings.doubled.append(f"{job.id} is {job.state} and has files")
     if job.state == JobState.FAILED and job.error_code not in FAILS_BY_FAULTS:

@@ -17,6 +17,8 @@ BATCH_SHARE = 0.03
 BATCH_ROWS = (4, 12)
 _HOW_BATCH: Sequence[How] = ("once", "once", "repeat", "cancel")
 STEPS = 8
+HURRIED_SHARE = 0.03
+"""Of the jobs that expire when no worker takes them within a second."""
 TEMPLATE: dict[str, Any] = {"model": "tiny", "num_inference_steps": STEPS, "cache": "off"}
 
 
@@ -64,8 +66,10 @@ def _draw_single(draw: random.Random) -> Order:
         "n": 2 if draw.random() < 0.1 else 1,
         "priority": draw.choice(("low", "normal", "normal", "high")),
     }
+    if draw.random() < HURRIED_SHARE:
+        body["queue_timeout_s"] = 1
     [how] = draw.choices([how for how, _ in HOW], [weight for _, weight in HOW])
-    return Order(body, 1, how, f"single-{number}-{draw.randrange(2**31)}", draw.random())
+    return Order(body, 1, how, f"single-{number}-{draw.randrange(2**31)}", draw.random() / 2)
 
 
 def _draw_batch(draw: random.Random, rows: int) -> Order:

@@ -7,16 +7,21 @@ run in one event loop in a thread of their own; the methods may be called from a
 import asyncio
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, Self
 
 HOST = "127.0.0.1"
 CHUNK = 65536
 
 
+Target = tuple[str, int] | Path
+"""Where a server listens: host and port, or a unix socket."""
+
+
 class Proxy:
     """One port in front of one server."""
 
-    def __init__(self, target: tuple[str, int], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, target: Target, loop: asyncio.AbstractEventLoop) -> None:
         self.port = 0
         self._target = target
         self._loop = loop
@@ -24,7 +29,6 @@ class Proxy:
         self._flows.set()
         self._server: asyncio.Server | None = None
         self._ends: set[asyncio.StreamWriter] = set()
-        self._pumps: set[asyncio.Task[None]] = set()
 
     def cut(self) -> None:
         """End every connection in the middle of whatever it carries; new ones are served."""
@@ -68,7 +72,7 @@ class Proxy:
         self._ends.add(writer)
         try:
             await self._flows.wait()
-            far_reader, far_writer = await asyncio.open_connection(*self._target)
+            far_reader, far_writer = await self._reach()
             self._ends.add(far_writer)
             try:
                 await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
@@ -80,6 +84,11 @@ class Proxy:
         finally:
             writer.transport.abort()
             self._ends.discard(writer)
+
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._target, Path):
+            return await asyncio.open_unix_connection(self._target)
+        return await asyncio.open_connection(*self._target)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK):
@@ -94,6 +103,7 @@ class Proxies:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._all: list[Proxy] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
 
     def __enter__(self) -> Self:
@@ -101,15 +111,18 @@ class Proxies:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for proxy in self._all:
+            proxy.refuse()
         asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def add(self, host: str, port: int) -> Proxy:
+    def add(self, target: Target) -> Proxy:
         """Begin to listen in front of this server; ``port`` of the result is where."""
-        proxy = Proxy((host, port), self._loop)
+        proxy = Proxy(target, self._loop)
         asyncio.run_coroutine_threadsafe(proxy.listen(), self._loop).result(10)
+        self._all.append(proxy)
         return proxy
 
 
@@ -119,3 +132,4 @@ async def _end_tasks() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.sleep(0)  # what was closed is closed in the loop's next turn

@@ -94,22 +94,29 @@ def run(wish: Wish, say: Say = lambda _: None) -> Result:
     """Run it to its end; the folder is the caller's to remove."""
     began = time.monotonic()
     layout = Layout(wish.folder, wish.database, persistent=is_persistent(wish.seed), lease_s=wish.lease_s)
-    findings = Findings()
-    with run_system(layout) as system, RowWatch(system.database) as watch:
+    with run_system(layout) as system:
         say(f"the system runs at {system.url}, its logs lie in {layout.folder / 'logs'}")
-        striker = Striker(system)
+        result = run_on(system, wish, say)
+        result.duration_s = time.monotonic() - began
+        result.findings.other += [f"{name} ended with {code}" for name, code in system.stop().items() if code]
+        left = left_behind(wish.folder).values()
+        result.findings.other += [f"left behind: {command}" for command in left]
+    return result
+
+
+def run_on(system: System, wish: Wish, say: Say = lambda _: None) -> Result:
+    """Run it on a system that is there and whole, and leave it so."""
+    findings = Findings()
+    striker = Striker(system)
+    with RowWatch(system.database) as watch:
         told = _storm(wish, system, striker, say)
         say("the faults are over")
         _drain(system, striker, findings)
         states = check_inside(system.database, system.artifacts, findings)
         check_outside(system.url, told, states, findings)
-        findings.changed += watch.changed
-        findings.other += striker.troubles
-        result = _result(wish, system, striker, told, findings, states)
-        result.duration_s = time.monotonic() - began
-        findings.other += [f"{name} ended with {code}" for name, code in system.stop().items() if code]
-        findings.other += [f"left behind: {command}" for command in left_behind(wish.folder).values()]
-    return result
+    findings.changed += watch.changed
+    findings.other += striker.troubles
+    return _result(wish, system, striker, told, findings, states)
 
 
 def _storm(wish: Wish, system: System, striker: Striker, say: Say) -> Told:

@@ -28,8 +28,9 @@ from core.tables import Worker
 from tasks.broker import Broker
 from tests.faults.owned import Owned, OwnedServer
 from tests.faults.phases import Moment, look
-from tests.faults.proxy import HOST, Proxies, Proxy
+from tests.faults.proxy import HOST, Proxies, Proxy, Target
 from tests.fixtures.postgres import postgres_server
+from tests.fixtures.processes import descendants
 from tests.fixtures.waiting import wait_until
 
 WORKERS = ("worker-1", "worker-2")
@@ -134,6 +135,11 @@ class System:
         """Every living process that was given this system's folder, with its command line."""
         return left_behind(self.folder)
 
+    def meant_to_live(self) -> set[int]:
+        """The processes that were started and those below them."""
+        pids = {owned.pid for owned in self.owned.values()}
+        return pids.union(*(descendants(pid) for pid in pids))
+
     def stop(self) -> dict[str, int | None]:
         """End everything in order, as an operator does; the exit codes."""
         codes = {}
@@ -155,7 +161,9 @@ def run_system(layout: Layout) -> Iterator[System]:
         proxies = stack.enter_context(Proxies())
         url = stack.enter_context(_database_url(layout))
         valkey_port = choose_port(HOST, 0)
-        redis_proxies = {name: proxies.add(HOST, valkey_port) for name in ("api", "upkeep", *layout.workers)}
+        redis_proxies = {
+            name: proxies.add((HOST, valkey_port)) for name in ("api", "upkeep", *layout.workers)
+        }
         database_proxies = _database_proxies(proxies, url, tuple(redis_proxies))
         settings = Settings.for_data_dir(
             layout.folder,
@@ -256,11 +264,15 @@ def _database_proxies(proxies: Proxies, url: str, clients: tuple[str, ...]) -> d
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         return {}
-    return {name: proxies.add(parsed.host or HOST, parsed.port or 5432) for name in clients}
+    port = parsed.port or 5432
+    folder = parsed.query.get("host")
+    target: Target = Path(f"{folder}/.s.PGSQL.{port}") if folder else (parsed.host or HOST, port)
+    return {name: proxies.add(target) for name in clients}
 
 
 def _through(url: str, proxy: Proxy) -> str:
-    return make_url(url).set(host=HOST, port=proxy.port).render_as_string(hide_password=False)
+    past = make_url(url).difference_update_query(["host"])
+    return past.set(host=HOST, port=proxy.port).render_as_string(hide_password=False)
 
 
 def left_behind(folder: Path) -> dict[int, str]:

@@ -1,0 +1,43 @@
+"""A short run of chance on each kind of database; `make chaos` has the long ones."""
+
+from itertools import islice
+
+import pytest
+
+from tests.faults.orders import draw_orders
+from tests.faults.plan import cells, draw_plan
+from tests.faults.run import Wish, run_on
+from tests.faults.scene import Scene
+from tests.faults.system import left_behind
+
+pytestmark = pytest.mark.xdist_group("faults")
+JOBS, SECONDS, FAULTS = 40, 5.0, 6
+
+
+def test_nothing_is_lost_doubled_or_changed_while_processes_are_killed_and_cut_off(
+    scene: Scene, database_kind: str
+) -> None:
+    layout = scene.system.layout
+    wish = Wish(layout.folder, JOBS, SECONDS, 7, database_kind, layout.lease_s, most_faults=FAULTS)
+    result = run_on(scene.system, wish)
+    assert result.findings.all() == []
+    assert result.told.accepted == JOBS
+    assert result.faults.total() == FAULTS
+    assert left_behind(layout.folder).keys() == scene.system.meant_to_live()
+
+
+def test_a_seed_gives_one_plan_that_tries_every_cell_before_any_again() -> None:
+    for kind in ("sqlite", "postgresql"):
+        every = cells(kind)
+        plan = list(islice(draw_plan(3, kind), len(every)))
+        assert plan == list(islice(draw_plan(3, kind), len(every)))
+        assert sorted((fault.component, fault.kind, fault.phase) for fault in plan) == sorted(every)
+        assert plan != list(islice(draw_plan(4, kind), len(every)))
+
+
+def test_a_seed_gives_the_same_orders_of_as_many_jobs_as_were_asked_for() -> None:
+    orders = draw_orders(3, 500)
+    assert orders == draw_orders(3, 500)
+    assert sum(order.jobs for order in orders) == 500
+    assert {order.how for order in orders} == {"once", "repeat", "at once", "other body", "cancel"}
+    assert len({order.key for order in orders}) == len(orders)
