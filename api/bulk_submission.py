@@ -13,7 +13,7 @@ from core import batches
 from policy.bulk import Order as JobOrder
 from policy.bulk import make_orders
 from policy.errors import FieldError
-from policy.request import SEED_LIMIT
+from policy.request import DRAWN_SEED_LIMIT
 from policy.windows import check_window
 
 
@@ -64,4 +64,4 @@ def read_window(body: object, timezone: str | None = None) -> dict[str, Any] | N
 
 
 def _draw_seed() -> int:
-    return secrets.randbelow(SEED_LIMIT)
+    return secrets.randbelow(DRAWN_SEED_LIMIT)

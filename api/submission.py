@@ -14,7 +14,7 @@ from core import store
 from core.errors import AppError
 from core.requeue import requeue as repeat
 from policy.plan import make_plan
-from policy.request import SEED_LIMIT, parse_request
+from policy.request import DRAWN_SEED_LIMIT, parse_request
 from tasks.app import publish
 
 log = structlog.get_logger(__name__)
@@ -87,4 +87,4 @@ def _send(services: Services, view: JobView) -> bool:
 
 
 def _draw_seed() -> int:
-    return secrets.randbelow(SEED_LIMIT)
+    return secrets.randbelow(DRAWN_SEED_LIMIT)

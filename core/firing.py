@@ -28,7 +28,7 @@ from core.tables import Firing, Schedule
 from policy.bulk import Order, make_orders
 from policy.catalogue import Catalogue
 from policy.errors import InvalidRequest
-from policy.request import SEED_LIMIT
+from policy.request import DRAWN_SEED_LIMIT
 
 MOST_COUNTED = 50_000
 RECENT = timedelta(days=7)
@@ -206,4 +206,4 @@ def _write(
 
 
 def _draw_seed() -> int:
-    return secrets.randbelow(SEED_LIMIT)
+    return secrets.randbelow(DRAWN_SEED_LIMIT)

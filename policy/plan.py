@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from policy.model_spec import ModelSpec
-from policy.request import SEED_LIMIT, CacheChoice, RenderRequest
+from policy.request import DRAWN_SEED_LIMIT, CacheChoice, RenderRequest
 
 
 class RenderPlan(BaseModel):
@@ -45,7 +45,8 @@ def make_plan(request: RenderRequest, spec: ModelSpec, draw_seed: Callable[[], i
         draw_seed: Returns a random integer, not negative; used when the request names no seed.
 
     Returns:
-        The plan; the seed of its last image is below 2^53, so that every JSON reader keeps it exact.
+        The plan; the seed of its last image is below 2^53, so that every JSON reader keeps it exact, and below
+        10^15 when it was drawn.
     """
     n = _or(request.n, 1)
     guidance_scale = _guidance_scale(request, spec)
@@ -59,7 +60,7 @@ def make_plan(request: RenderRequest, spec: ModelSpec, draw_seed: Callable[[], i
         height=_or(request.height, spec.size.default[1]),
         num_inference_steps=_or(request.num_inference_steps, spec.steps.default),
         guidance_scale=guidance_scale,
-        seed=request.seed if request.seed is not None else draw_seed() % (SEED_LIMIT - n),
+        seed=request.seed if request.seed is not None else draw_seed() % (DRAWN_SEED_LIMIT - n),
         n=n,
         num_frames=_or(request.num_frames, spec.frames.default) if spec.frames else None,
         fps=_or(request.fps, spec.frames.fps) if spec.frames else None,

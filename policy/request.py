@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from policy.catalogue import Catalogue
 from policy.errors import FieldError, InvalidRequest, UnknownModel
-from policy.request_check import SEED_LIMIT, check_fields
+from policy.request_check import DRAWN_SEED_LIMIT, SEED_LIMIT, check_fields
 from policy.request_shape import RANGE, check_shape
 from policy.wording import kind_of, show
 
-__all__ = ["SEED_LIMIT", "CacheChoice", "Priority", "RenderRequest", "parse_request"]
+__all__ = ["DRAWN_SEED_LIMIT", "SEED_LIMIT", "CacheChoice", "Priority", "RenderRequest", "parse_request"]
 
 METADATA_KEYS = 16
 METADATA_CHARACTERS = 512

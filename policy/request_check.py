@@ -13,6 +13,7 @@ from policy.sizes import check_size
 from policy.wording import closest, listing, quote, show
 
 SEED_LIMIT = 2**53  # integers below this are exact in every JSON reader
+DRAWN_SEED_LIMIT = 10**15  # spreadsheets keep 15 digits; a seed that nobody chose has to survive them
 
 Fields = Mapping[str, Any]  # name -> value, of the fields that are given and of the right type
 
