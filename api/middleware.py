@@ -13,12 +13,15 @@ from urllib.parse import urlsplit
 import structlog
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.problems import problem_response
 from core.ids import new_id
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+HUNG_UP = 499
+"""What proxies write into their logs for a caller who left before the answer; it is never sent."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _SAFE_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -60,6 +63,8 @@ class RequestLog:
     async def _run(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         try:
             await self.app(_head_as_get(scope), receive, answer.send)
+        except ClientDisconnect:  # nobody is there to be answered
+            answer.status = answer.status or HUNG_UP
         except Exception:
             log.exception("http.failed", method=scope["method"], path=_printable(scope))
             if answer.status is not None:

@@ -9,6 +9,7 @@ injection").
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -25,7 +26,10 @@ AFTER = (
     *("job_id", "status", "files", "seed", "width", "height"),
     *("error_code", "error_message"),
 )
-_FORMULA = re.compile("(?:^|(?<=[;\t\r\n]))(?=[ \t\r\n]{0,8}[=+\\-@\uff1d\uff0b\uff0d\uff20])|^(?=[\t\r\n])")
+COLUMN_SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+_ENDS_A_CELL = re.compile("([;\t\r\n])")
+_ENDS_A_CELL_OR_IS_A_COMMA = re.compile("([,;\t\r\n])")
+_INVISIBLE = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
 
 
 class ResultsTable:
@@ -61,30 +65,39 @@ def _own_name_numbered(name: str, taken: set[str]) -> str:
     return next(other for number in range(2, len(taken) + 3) if (other := f"{name}_{number}") not in taken)
 
 
-def encode_header(header: Sequence[str]) -> bytes:
+def encode_header(header: Sequence[str], separator: str = ",") -> bytes:
     """Return the first line, with the byte order mark before it."""
-    return b"\xef\xbb\xbf" + encode_lines([header])
+    return b"\xef\xbb\xbf" + encode_lines([header], separator)
 
 
-def encode_lines(lines: Iterable[Sequence[str]]) -> bytes:
+def encode_lines(lines: Iterable[Sequence[str]], separator: str = ",") -> bytes:
     """Return lines as RFC 4180 wants them, every cell quoted and harmless."""
     text = io.StringIO()
-    writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
-    writer.writerows([make_harmless(cell) for cell in cells] for cells in lines)
+    writer = csv.writer(text, delimiter=separator, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
+    writer.writerows([make_harmless(cell, separator) for cell in cells] for cells in lines)
     return text.getvalue().encode("utf-8")
 
 
-def write_csv(header: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[bytes]:
+def write_csv(header: Sequence[str], lines: Iterable[Sequence[str]], separator: str = ",") -> Iterator[bytes]:
     """Yield the whole file in pieces of some lines each."""
     remaining = iter(lines)
-    yield encode_header(header)
+    yield encode_header(header, separator)
     while page := list(islice(remaining, LINES_AT_ONCE)):
-        yield encode_lines(page)
+        yield encode_lines(page, separator)
 
 
-def make_harmless(cell: str) -> str:
+def make_harmless(cell: str, separator: str = ",") -> str:
     """Return ``cell`` so that no spreadsheet takes it, or a part of it, for a formula.
 
-    A spreadsheet that expects semicolons or tabs splits our cells there, so what follows them counts as well.
+    A spreadsheet that expects another separator splits our cells there, so what follows one counts as well.
     """
-    return _FORMULA.sub("'", cell)
+    parts = (_ENDS_A_CELL if separator == "," else _ENDS_A_CELL_OR_IS_A_COMMA).split(cell)
+    if not parts[0] and parts[1:]:
+        parts[0] = "'" if cell[0] in "\t\r\n" else ""
+    return "".join(f"'{part}" if _is_formula(part) else part for part in parts)
+
+
+def _is_formula(part: str) -> bool:
+    """Whether the first character that can be seen begins a formula, in any of its widths."""
+    first = next((char for char in part if unicodedata.category(char) not in _INVISIBLE), "")
+    return unicodedata.normalize("NFKC", first)[:1] in set("=+-@")

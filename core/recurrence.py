@@ -215,6 +215,7 @@ def _check_part(parts: list[str], place: int) -> Iterator[FieldError]:
     alone = ["*"] * len(parts)
     alone[place] = parts[place]
     if _is_cron(" ".join(alone)):
+        yield from _check_steps(parts[place], place)
         return
     name, low, high = _PARTS[place]
     number = int(parts[place]) if re.fullmatch("[0-9]{1,9}", parts[place]) else None
@@ -223,6 +224,16 @@ def _check_part(parts: list[str], place: int) -> Iterator[FieldError]:
     span = f"{low} to {high}"
     message = f"cron: {name} {show(parts[place])} is not {span}, *, a list, a range or a step of these{near}"
     yield FieldError("cron", message, show(parts[place]), span, nearest)
+
+
+def _check_steps(part: str, place: int) -> Iterator[FieldError]:
+    """A step past the end of its field comes once, at the beginning, and not as often as it says."""
+    name, low, high = _PARTS[place]
+    longest = 7 if name == "day of week" else high - low + 1
+    for step in re.findall(r"/([0-9]+)", part):
+        if int(step) > longest:
+            message = f"cron: {name} {show(part)} must have a step of at most {longest}; nearest: {longest}"
+            yield FieldError("cron", message, show(part), longest, longest)
 
 
 def _is_cron(cron: str) -> bool:

@@ -6,13 +6,12 @@ as it is: cells are measured here, and a cell above both limits ends the reading
 """
 
 import csv
-import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, NoReturn
 
-from core.strict_json import KEYS_LIMIT, BadJson, parse_object
+from core.strict_json import KEYS_LIMIT, VALUES_LIMIT, BadJson, has_too_many_values, parse_object
 from policy.errors import FieldError, InvalidRequest
 from policy.expansion import MAX_ROWS
 from policy.template import LONGEST_NAME
@@ -20,9 +19,14 @@ from policy.wording import listing, quote, show
 
 CELL_LIMIT = 50_000  # characters
 LINE_LIMIT = 256 * 1024  # characters of one JSON line; a single job's body may be as long in bytes
+LINES_LIMIT = 1_000_000  # ten thousand rows of a hundred lines each
+SEPARATORS_LIMIT = 2_000_000  # twice those of the largest table; the others are in its texts
 LONGEST_HEADER = 2 * KEYS_LIMIT * LONGEST_NAME
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 _LINE_END = re.compile(r"\r\n|\r|\n")
+_LINE = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n)|[^\r\n]++")
+_SHEETS = frozenset({".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".numbers", ".txt"})
+_SHEET_STARTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # a ZIP, as .xlsx and .ods are; a .xls
 _FILE = "file"
 
 Rows = list[dict[str, Any]]
@@ -44,7 +48,10 @@ def read_rows(content: bytes, name: str) -> Rows:
     suffix = _suffix(name)
     if suffix not in _READERS:
         _refuse_name(name, suffix)
+    if content.startswith(_SHEET_STARTS):
+        raise _refusal("this is a spreadsheet file: save it as CSV UTF-8", "text in UTF-8")
     text = _decode(content)
+    _check_lines(text)
     if not text.strip():
         raise InvalidRequest([FieldError(_FILE, "the file is empty", len(content))])
     errors: list[FieldError] = []
@@ -65,9 +72,20 @@ def _suffix(name: str) -> str:
 
 def _refuse_name(name: str, suffix: str) -> NoReturn:
     known = list(_READERS)
-    hint = "; save the sheet as CSV UTF-8" if suffix in {".xls", ".xlsx", ".ods"} else ""
+    hint = "; save the sheet as CSV UTF-8" if suffix in _SHEETS else ""
     message = f"the file's name must end in {listing(known)}, not {quote(name)}{hint}"
     raise InvalidRequest([FieldError(_FILE, message, show(name), known, ".csv" if hint else None)])
+
+
+def _refusal(message: str, limit: object = None) -> InvalidRequest:
+    """What is wrong with the file as a whole."""
+    return InvalidRequest([FieldError(_FILE, message, None, limit)])
+
+
+def _check_lines(text: str) -> None:
+    lines = text.count("\n") + text.count("\r") - text.count("\r\n")
+    if lines > LINES_LIMIT:
+        raise _refusal(f"the file has {lines} lines; at most {LINES_LIMIT} are read", LINES_LIMIT)
 
 
 def _decode(content: bytes) -> str:
@@ -90,7 +108,9 @@ def _decode(content: bytes) -> str:
 
 
 def _read_table(text: str, errors: list[FieldError]) -> Rows:
-    records = _records(text, _delimiter(text), errors)
+    delimiter = _delimiter(text)
+    _check_separators(text, delimiter)
+    records = _records(text, delimiter, errors)
     _, first = next(records, (1, []))
     header = [cell.strip() for cell in first]
     errors += _check_header(header)
@@ -108,6 +128,15 @@ def _read_table(text: str, errors: list[FieldError]) -> Rows:
     return rows
 
 
+def _check_separators(text: str, delimiter: str) -> None:
+    """The reader makes a cell after each, of a whole row before it can be counted."""
+    found = text.count(delimiter)
+    if found > SEPARATORS_LIMIT:
+        kind = _DELIMITERS[delimiter]
+        message = f"the file has {found} {kind}s; at most {SEPARATORS_LIMIT} are read"
+        raise _refusal(message, SEPARATORS_LIMIT)
+
+
 def _delimiter(text: str) -> str:
     """The one that makes most cells of the header; a comma when all are equal."""
     head = text[:LONGEST_HEADER]
@@ -116,7 +145,8 @@ def _delimiter(text: str) -> str:
 
 def _records(text: str, delimiter: str, errors: list[FieldError]) -> Iterator[tuple[int, list[str]]]:
     """Yield (line on which it begins, cells) of each that is not blank; a fault in the quotes is the end."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    lines = (match[0] for match in _LINE.finditer(text))  # a copy of the text would take four times its bytes
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     number, line = 0, 1
     try:
         for cells in reader:
@@ -189,9 +219,12 @@ def _too_many(number: int, line: int) -> FieldError:
 
 
 def _read_lines(text: str, errors: list[FieldError]) -> Rows:
+    lines = text.split("\n")
+    if len(text) > VALUES_LIMIT and has_too_many_values([line.encode() for line in lines]):
+        raise _refusal(f"the file has more than {VALUES_LIMIT} values", VALUES_LIMIT)
     rows: Rows = []
     number = 0
-    for line, written in enumerate(text.split("\n"), 1):
+    for line, written in enumerate(lines, 1):
         if not written.strip():
             continue
         number += 1

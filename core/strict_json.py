@@ -6,10 +6,14 @@ is what is nested or filled so that it costs more than it says.
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 DEPTH_LIMIT = 16
+_PIECE = 64 * 1024
+VALUES_LIMIT = 1_250_000
+"""Most values in one text: 10,000 rows of 100 columns, and some. They take 100 bytes each, or more."""
 KEYS_LIMIT = 100
 """Most keys of one object; each unknown one costs a search for the word that was meant."""
 
@@ -33,8 +37,11 @@ def parse_json(
     """Return what the JSON text in ``raw`` says; problems are told of ``what``.
 
     Raises:
-        BadJson: It is not UTF-8, not JSON, too deep, has an object of too many keys, or too many objects.
+        BadJson: It is not UTF-8, not JSON, too deep, has an object of too many keys, or too many objects or
+            values. What comes as bytes is counted before anything is built of it.
     """
+    if not isinstance(raw, str) and has_too_many_values([raw]):
+        raise BadJson(f"{what} has more than {VALUES_LIMIT} values")
     reader = _Reader(what, objects_limit)
     try:
         value = json.loads(
@@ -66,6 +73,28 @@ def parse_object(
     if not isinstance(value, dict):
         raise BadJson(f"{what} must be one JSON object, not {_kind(value)}")
     return value
+
+
+def has_too_many_values(texts: Sequence[bytes | bytearray]) -> bool:
+    """Whether JSON texts hold more than VALUES_LIMIT values together; seen without building one."""
+    if sum(map(len, texts)) <= VALUES_LIMIT or sum(map(_count, texts)) <= VALUES_LIMIT:
+        return False
+    return sum(map(_count_outside_strings, texts)) > VALUES_LIMIT
+
+
+def _count(text: bytes | bytearray) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def _count_outside_strings(text: bytes | bytearray) -> int:
+    """In pieces, since so many strings would take more memory than they have letters."""
+    bare = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    found, inside = 0, 0
+    for begin in range(0, len(bare), _PIECE):
+        parts = bare[begin : begin + _PIECE].split(b'"')
+        found += _count(b"".join(parts[inside::2]))
+        inside = (inside + len(parts) - 1) % 2
+    return found
 
 
 @dataclass(slots=True)

@@ -45,8 +45,8 @@ def make_plan(request: RenderRequest, spec: ModelSpec, draw_seed: Callable[[], i
         draw_seed: Returns a random integer, not negative; used when the request names no seed.
 
     Returns:
-        The plan; the seed of its last image is below 2^53, so that every JSON reader keeps it exact, and below
-        10^15 when it was drawn.
+        The plan; the seed of its last image is below 2^53, so that every JSON reader keeps it exact, and
+        below 10^15 when it was drawn.
     """
     n = _or(request.n, 1)
     guidance_scale = _guidance_scale(request, spec)

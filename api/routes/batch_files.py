@@ -1,7 +1,7 @@
 """What a batch has made, all together: a ZIP, a table, a contact sheet."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
@@ -14,7 +14,7 @@ from api.file_names import TEMPLATE_LIMIT, BadName, FileNames
 from api.heavy import run_heavy
 from api.openapi_parts import binary, problems
 from api.queries import bad_query
-from api.results_table import MEDIA_TYPE, ResultsTable, write_csv
+from api.results_table import COLUMN_SEPARATORS, MEDIA_TYPE, ResultsTable, write_csv
 from api.tiles import MOST_COLUMNS, ROWS_PER_PAGE, tile_of
 from core import batches
 from core.lifecycle import ENDED_BATCH, JobState
@@ -64,7 +64,16 @@ def get_archive(
     response_class=Response,
     responses={**binary("text/csv", "One line for each row, in order."), **problems(404, 422, 503)},
 )
-def get_results(request: Request, batch_id: PathId, services: ServicesDep, base_url: BaseUrl) -> Response:
+def get_results(
+    request: Request,
+    batch_id: PathId,
+    services: ServicesDep,
+    base_url: BaseUrl,
+    separator: Annotated[
+        Literal["comma", "semicolon", "tab", ",", ";", "\t"],
+        Query(description="Between the cells. Excel wants a semicolon where numbers have a comma."),
+    ] = "comma",
+) -> Response:
     """Send what each row said and what became of it, as CSV in UTF-8 with a byte order mark.
 
     A text that a spreadsheet would take for a formula gets an apostrophe in front.
@@ -74,7 +83,8 @@ def get_results(request: Request, batch_id: PathId, services: ServicesDep, base_
         table = ResultsTable(fields for _, fields in each_row(session, batch_id))
     jobs = each_job(services.database, batch_id)
     lines = (table.line(job, _addresses(job, base_url)) for job in jobs)
-    return _download(request, write_csv(table.header, lines), MEDIA_TYPE, f"renderq-{batch_id}.csv")
+    pieces = write_csv(table.header, lines, COLUMN_SEPARATORS.get(separator, separator))
+    return _download(request, pieces, MEDIA_TYPE, f"renderq-{batch_id}.csv")
 
 
 @router.get(

@@ -1,8 +1,11 @@
 """Request ids, the log line, safe headers, and the guard against other sites' pages."""
 
+import asyncio
+
 import pytest
 import structlog
 from fastapi.testclient import TestClient
+from starlette.types import Message
 
 from api.app import create_app
 from core.ids import is_id
@@ -36,6 +39,31 @@ def test_each_call_is_one_line_of_the_log(shared_client: TestClient) -> None:
     assert line["status"] == 422
     assert line["duration_ms"] >= 0
     assert line["request_id"] == "r7"
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/batches", "/v1/schedules"])
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data; boundary=x"])
+def test_a_caller_who_hangs_up_is_no_fault_of_ours(shared_client: TestClient, path: str, kind: str) -> None:
+    if (path, kind[0]) == ("/v1/jobs", "m"):
+        return  # takes no forms
+    messages = iter([{"type": "http.request", "body": b"--x\r\n", "more_body": True}])
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return next(messages, {"type": "http.disconnect"})
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", kind.encode())]
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "headers": headers}
+    scope |= {"query_string": b"", "root_path": "", "scheme": "http", "server": ("localhost", 80)}
+    with structlog.testing.capture_logs() as lines:
+        asyncio.run(shared_client.app(scope, receive, send))
+    assert [(line["event"], line["log_level"], line["status"]) for line in lines] == [
+        ("http.answered", "info", 499)
+    ]
+    assert sent == []
 
 
 def test_answers_are_neither_kept_nor_guessed_at_nor_embedded(shared_client: TestClient) -> None:

@@ -81,6 +81,17 @@ def test_a_long_table_comes_in_pieces() -> None:
         ("\nx", "'\nx"),
         ("  =1", "'  =1"),
         ("＝1", "'＝1"),
+        (" " * 9 + "=1", "'" + " " * 9 + "=1"),
+        ("\u00a0=1", "'\u00a0=1"),
+        ("\u3000+1", "'\u3000+1"),
+        ("\ufeff@a", "'\ufeff@a"),
+        ("\u200b \u00ad-1", "'\u200b \u00ad-1"),
+        ("\x0b=1", "'\x0b=1"),
+        ("\x00=1", "'\x00=1"),
+        ("\u2028=1", "'\u2028=1"),
+        ("a;" + "\u00a0" * 20 + "=1", "a;'" + "\u00a0" * 20 + "=1"),
+        ("\ufe66a", "'\ufe66a"),
+        ("a, =1", "a, =1"),
         ("a;=1", "a;'=1"),
         ("a\t=1", "a\t'=1"),
         ("a\n=1", "a\n'=1"),
@@ -102,3 +113,17 @@ def test_the_names_of_columns_are_harmless_too() -> None:
 def test_blank_cells_of_any_length_cost_little() -> None:
     blank = "\n" * 50_000
     assert make_harmless(blank) == f"'{blank}"
+    invisible = "\u00a0\ufeff" * 25_000
+    assert make_harmless(f"{invisible}=") == f"'{invisible}="
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_the_separator_can_be_that_of_the_readers_spreadsheet(separator: str) -> None:
+    whole = b"".join(write_csv(["row", "text"], [["1", f"a{separator}b"]], separator))
+    read = list(csv.reader(io.StringIO(whole.decode("utf-8-sig"), newline=""), delimiter=separator))
+    assert read == [["row", "text"], ["1", f"a{separator}b"]]
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_where_cells_are_not_divided_by_commas_a_comma_may_divide_them_for_others(separator: str) -> None:
+    assert make_harmless("a,=1", separator) == "a,'=1"

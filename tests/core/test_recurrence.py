@@ -254,6 +254,11 @@ def errors_of(**fields: Any) -> list[FieldError]:
         ("* * * 13 *", "cron: month 13 is not 1 to 12", 12),
         ("* * * * 8", "cron: day of week 8 is not 0 to 7", 7),
         ("*/0 * * * *", "cron: minute */0 is not", None),
+        ("*/1000000000 * * * *", "cron: minute */1000000000 must have a step of at most 60", 60),
+        ("* 1,5-20/25 * * *", "cron: hour 1,5-20/25 must have a step of at most 24; nearest: 24", 24),
+        ("0 0 */32 * *", "cron: day of month */32 must have a step of at most 31", 31),
+        ("0 0 1 */13 *", "cron: month */13 must have a step of at most 12", 12),
+        ("0 0 * * */8", "cron: day of week */8 must have a step of at most 7", 7),
         ("5-1 * * * *", "cron: minute 5-1 is not", None),
         ("1,,2 * * * *", "cron: minute 1,,2 is not", None),
         ("a\0 * * * *", r"cron: minute a\x00 is not", None),
@@ -286,6 +291,10 @@ def test_every_bad_field_of_an_expression_is_told_at_once() -> None:
     errors = errors_of(cron="61 24 * 13 *", timezone="Europe/Berln")
     assert [error.field for error in errors] == ["timezone", "cron", "cron", "cron"]
     assert errors[0].nearest == BERLIN
+
+
+def test_a_step_as_long_as_its_field_is_taken() -> None:
+    assert cron("*/60 */24 * * *").cron == "*/60 */24 * * *"
 
 
 def test_a_cron_expression_needs_a_zone() -> None:

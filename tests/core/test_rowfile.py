@@ -3,13 +3,15 @@
 import csv
 import io
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.rowfile import CELL_LIMIT, LINE_LIMIT, has_text_cells, read_rows
+from core.rowfile import CELL_LIMIT, LINE_LIMIT, LINES_LIMIT, SEPARATORS_LIMIT, has_text_cells, read_rows
+from core.strict_json import VALUES_LIMIT
 from policy.errors import FieldError, InvalidRequest
 
 SEPARATOR_HINT = "a text with the separator in it goes between quotation marks"
@@ -189,7 +191,9 @@ def test_a_cell_above_the_limit_is_refused_and_the_reading_goes_on() -> None:
     assert errors[0].message == f"row 1: line 2: name must have at most {CELL_LIMIT} characters, not 50001"
 
 
-@pytest.mark.parametrize("content", ["1," + "x" * 50_000_000, '1,"' + "x\n" * 1_000_000])
+@pytest.mark.parametrize(
+    "content", ["1," + "x" * 50_000_000, '1,"' + "x\n" * 900_000], ids=["one line", "many lines"]
+)
 def test_an_enormous_cell_ends_the_reading_with_its_row(content: str) -> None:
     error = only_error(f"sku,name\n0,a\n{content}\n")
     assert (error.row, error.field) == (2, "file")
@@ -221,12 +225,48 @@ def test_the_row_after_the_last_allowed_one_is_refused(header: str, row: str, na
     assert f"row 10001: line {line}: a file has at most 10000 rows" in error.message
 
 
-@pytest.mark.parametrize("name", ["p.xlsx", "p.txt", "p", "", "csv", "p.csv.gz", "p.csv\0", ".csv/x"])
+@pytest.mark.parametrize(
+    "name", ["p.xlsx", "p.txt", "P.XLS", "p", "", "csv", "p.csv.gz", "p.csv\0", ".csv/x"]
+)
 def test_a_file_of_another_kind_is_refused_by_its_name(name: str) -> None:
     error = only_error("a\n1\n", name)
     assert error.field == "file"
     assert "must end in .csv, .tsv, .jsonl or .ndjson" in error.message
-    assert ("CSV UTF-8" in error.message) is name.endswith("xlsx")
+    assert ("CSV UTF-8" in error.message) is name.lower().endswith(("xlsx", "txt", "xls"))
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04\x14\0", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"])
+@pytest.mark.parametrize("name", ["p.csv", "p.tsv", "p.jsonl"])
+def test_a_spreadsheet_file_under_another_name_is_told_as_what_it_is(content: bytes, name: str) -> None:
+    assert only_error(content, name).message == "this is a spreadsheet file: save it as CSV UTF-8"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("name", ["p.csv", "p.jsonl"])
+def test_a_file_of_endless_lines_is_refused_unread(end: str, name: str) -> None:
+    error = only_error("a" + end * (LINES_LIMIT + 1), name)
+    assert error.message == f"the file has {LINES_LIMIT + 1} lines; at most {LINES_LIMIT} are read"
+
+
+@pytest.mark.parametrize("begin", ["", "a;b\n"])
+def test_a_line_of_endless_cells_is_refused_unread(begin: str) -> None:
+    error = only_error(begin + "a;" * (SEPARATORS_LIMIT + 1))
+    assert f"semicolons; at most {SEPARATORS_LIMIT} are read" in error.message
+
+
+def test_a_file_of_json_lines_with_endless_values_is_refused_unread() -> None:
+    line = '{"c":[' + "[]," * 80_000 + "[]]}\n"
+    error = only_error('"\n' + line * (VALUES_LIMIT // 80_000 + 1), "p.jsonl")
+    assert error.message == f"the file has more than {VALUES_LIMIT} values"
+
+
+def test_a_table_is_not_copied_to_be_read() -> None:
+    content = b"a,b\n" + (b"x" * 40_000 + b",y\n") * 200
+    tracemalloc.start()
+    read_rows(content, "p.csv")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 3 * len(content)  # the text, the rows, and some; a text buffer alone takes four
 
 
 # --- JSON lines ---

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.strict_json import BadJson, parse_json, parse_object
+from core.strict_json import VALUES_LIMIT, BadJson, has_too_many_values, parse_json, parse_object
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -50,6 +50,24 @@ def test_objects_are_counted_when_asked() -> None:
     assert parse_json("[{}, {}]", objects_limit=2) == [{}, {}]
     with pytest.raises(BadJson, match="more than 1 objects"):
         parse_json("[{}, {}]", objects_limit=1)
+
+
+@pytest.mark.parametrize("value", [b"[]", b"{}", b"12345", b'""', b'"\\\\"', b'"\\""'])
+def test_more_values_than_a_table_can_have_are_refused_before_one_is_built(value: bytes) -> None:
+    with pytest.raises(BadJson, match=f"the body has more than {VALUES_LIMIT} values"):
+        parse_object(b'{"rows":[' + (value + b",") * VALUES_LIMIT)  # the end is not looked for
+
+
+def test_commas_and_brackets_in_texts_are_no_values() -> None:
+    texts = b'["' + b"[a], {b}, " * 300_000 + b'", "' + b'\\", ' * 300_000 + b'"]'
+    assert not has_too_many_values([texts])
+    assert [len(text) for text in parse_json(texts)] == [3_000_000, 900_000]  # type: ignore[attr-defined]
+
+
+def test_values_of_several_texts_are_counted_together_and_a_torn_one_hides_no_other() -> None:
+    lists = b"[" + b"[]," * (VALUES_LIMIT // 3)
+    assert not has_too_many_values([lists])
+    assert has_too_many_values([b'"', lists, lists])
 
 
 @pytest.mark.parametrize(
