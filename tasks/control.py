@@ -5,7 +5,7 @@ thread, with a few threads for the duties) does it. Any number of these processe
 
 While Redis is away no message comes, but jobs must go on to expire and to be rescued, and schedules to fire:
 all of that happens in SQL. So a third part, one more thread, does each duty that had no turn in this process
-for a while. It also has the first look after a start.
+for a while; the rare ones have a thread of their own. They also have the first look after a start.
 
 Threads, since a pool of processes would cost memory and an orphan's risk for work that waits for SQL, and the
 solo pool would not answer to Flower or to SIGTERM while a duty waits. Every duty is a guarded transaction, so
@@ -38,6 +38,9 @@ THREADS = 3
 SILENT_INTERVALS = 2
 #: Seconds from a stop signal to the end of the process, whatever hangs.
 STOP_S = 4.0
+#: Tidying up may take minutes; the duties that jobs wait for have a thread to themselves.
+FREQUENT = tuple(duty for duty in DUTIES if duty.every_s is None)
+RARE = tuple(duty for duty in DUTIES if duty.every_s is not None)
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP")
 #: Celery's loggers that would tell of every message.
 WORDY = (
@@ -64,7 +67,9 @@ def run_control(settings: Settings) -> int:
     stopped = Event()
     with opened(settings) as upkeep:
         silent_s = SILENT_INTERVALS * settings.upkeep_interval_s
-        Thread(target=keep_looking, args=(upkeep, stopped, silent_s), name="watch", daemon=True).start()
+        for name, duties in (("watch", FREQUENT), ("watch-rare", RARE)):
+            looks = (upkeep, stopped, silent_s, duties)
+            Thread(target=keep_looking, args=looks, name=name, daemon=True).start()
         beat = make_beat(settings)
         beat.start()
         program = _make_program(_make_worker_app(upkeep))

@@ -32,7 +32,7 @@ from tasks.outbox import send
 from tasks.schedules import tick
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from threading import Event
 
     from sqlalchemy.orm import Session
@@ -122,16 +122,18 @@ def opened(settings: Settings) -> Iterator[Upkeep]:
         upkeep.database.dispose()
 
 
-def keep_looking(upkeep: Upkeep, stop: Event, silent_s: float = 0.0) -> None:
+def keep_looking(
+    upkeep: Upkeep, stop: Event, silent_s: float = 0.0, duties: Sequence[Duty] | None = None
+) -> None:
     """Each ``upkeep_interval_s``, do the duties that had no turn for ``silent_s`` seconds, until ``stop``."""
     while not stop.is_set():
-        look_after(upkeep, silent_s)
+        look_after(upkeep, silent_s, duties)
         stop.wait(upkeep.settings.upkeep_interval_s)
 
 
-def look_after(upkeep: Upkeep, silent_s: float = 0.0) -> None:
-    """Do every duty once that had no turn here for ``silent_s`` seconds."""
-    for duty in DUTIES:
+def look_after(upkeep: Upkeep, silent_s: float = 0.0, duties: Sequence[Duty] | None = None) -> None:
+    """Do every duty (default: all) once that had no turn here for ``silent_s`` seconds."""
+    for duty in DUTIES if duties is None else duties:
         if time.monotonic() >= upkeep.turned_at.get(duty.name, -math.inf) + silent_s:
             take_turn(upkeep, duty)
 
