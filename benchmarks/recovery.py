@@ -9,12 +9,14 @@ worker that the supervisor starts again can take the job. What is started again 
 of a real load comes on top where nothing stands by. Then a job that lasts two and a half times the lease, or
 the visibility timeout, runs with nothing killed, and its runs are counted.
 
-The times are those of timers, so some lines are measured side by side. Ends with 1 when a goal is missed.
+The times are those of timers, so some lines are measured side by side. Ends with 1 when a goal is missed, and
+keeps that line's logs.
 """
 
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -136,13 +138,24 @@ def measure_all(cases: Sequence[Case], tries: int) -> dict[str, Any]:
 
 
 def measure(case: Case, tries: int) -> dict[str, Any]:
-    """One line."""
+    """One line; its folder with all logs is kept where the goal was missed."""
+    root = Path(tempfile.mkdtemp(prefix="renderq-bench-"))
+    kept = True
+    try:
+        line = describe(case, *try_case(root, case, tries))
+        kept = line["goal_met"] is False
+    finally:
+        if kept:
+            print(f"{case.name}, workers {case.workers}: everything is kept in {root}", file=sys.stderr)
+        else:
+            shutil.rmtree(root, ignore_errors=True)
+    return line
+
+
+def try_case(root: Path, case: Case, tries: int) -> tuple[dict[str, list[Outcome]], int | None]:
+    """What came of each kill, by victim, and how often the healthy job ran."""
     supervisor = Supervisor(lambda *_: None, lambda *_: None, Signals())
-    with (
-        tempfile.TemporaryDirectory(prefix="renderq-bench-") as root,
-        hold_folder(Path(root)) as folder,
-        socket_in(folder) as socket_path,
-    ):
+    with hold_folder(root) as folder, socket_in(folder) as socket_path:
         environment = programs.child_environment(folder, f"redis+socket://{socket_path}", os.environ)
         environment |= case.variables
         try:
@@ -152,14 +165,10 @@ def measure(case: Case, tries: int) -> dict[str, Any]:
                 if case.conf is None
                 else PlainCelery(supervisor, folder, environment, case.workers, case.conf)
             )
-            killed = {
-                victim: [kill_one(system, victim, case.patience_s) for _ in range(tries)]
-                for victim in VICTIMS
-            }
-            runs = count_runs(system, case.limit_s) if case.counts_healthy else None
+            killed = {who: [kill_one(system, who, case.patience_s) for _ in range(tries)] for who in VICTIMS}
+            return killed, count_runs(system, case.limit_s) if case.counts_healthy else None
         finally:
             supervisor.stop()
-    return describe(case, killed, runs)
 
 
 def kill_one(system: Killable, victim: str, patience_s: float) -> Outcome:
