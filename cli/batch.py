@@ -11,10 +11,12 @@ from cli.bulkflags import BatchId, File, Grid, Keep, Model, Template, Watch, Win
 from cli.bulkorder import parse_object, parse_template, parse_window, read_table, with_kept, with_model
 from cli.exits import CliError
 from cli.jobs import AsJson
+from cli.paging import PAGE, say_more
 from cli.rowerrors import explaining
 from cli.submit import require_text, served_model
-from cli.table import print_fitted, short_time
-from cli.terminal import print_json, print_line, print_pairs, printable, say
+from cli.table import print_fitted
+from cli.terminal import print_json, print_line, print_pairs, printable, say, say_all
+from cli.times import shown_time
 
 if TYPE_CHECKING:
     from cli.bulkcalls import Batch, Batches
@@ -120,13 +122,8 @@ def show_sent(batches: "Batches", batch: "Batch", *, watch: bool, as_json: bool)
     elif as_json:
         print_json(batch)
     else:
-        _warn(batch)
+        say_all(batch.get("warnings"))
         say(f"{batch['total']} jobs. `renderq batch watch {printable(batch['id'])}` shows how it goes")
-
-
-def _warn(batch: "Batch") -> None:
-    for warning in batch.get("warnings") or []:
-        say(printable(warning))
 
 
 @app.command()
@@ -155,8 +152,8 @@ def show_batch(batch: "Batch") -> None:
             ("status", describe_batch(batch)),
             ("window", describe_window(batch.get("window"))),
             ("schedule", batch.get("schedule_id")),
-            ("created", batch["created_at"]),
-            ("finished", batch.get("finished_at")),
+            ("created", shown_time(batch["created_at"])),
+            ("finished", shown_time(batch.get("finished_at"))),
             ("expected end", describe_eta(batch.get("eta"), datetime.now(UTC))),
             *(("note", warning) for warning in batch.get("warnings") or []),
         ]
@@ -172,7 +169,7 @@ def list_batches(
     schedule: Annotated[
         str | None, typer.Option(help="Only batches of this schedule.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most this many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most this many.")] = PAGE,
     after: Annotated[
         str | None, typer.Option(help="Id of the last batch of the page before.", show_default=False)
     ] = None,
@@ -187,15 +184,14 @@ def list_batches(
     print_fitted(
         ("id", "status", "ended", "failed", "created", "name"), rows, drop=("created", "failed", "ended")
     )
-    if page["has_more"]:
-        say(f"more: renderq batch list --after {printable(page['last_id'])}")
+    say_more("renderq batch list", page, status=status, schedule=schedule, limit=limit)
 
 
 def _row(batch: "Batch") -> tuple[object, ...]:
     counts = batch.get("counts") or {}
     failed = counts.get("failed", 0) + counts.get("expired", 0)
     progress = f"{ended(batch)} of {batch['total']}"
-    created = short_time(batch["created_at"])
+    created = shown_time(batch["created_at"])
     return batch["id"], batch["status"], progress, failed, created, batch.get("name") or None
 
 

@@ -30,10 +30,19 @@ def download_pictures(
 
 
 def results(
-    batch_id: BatchId, *, output: Output = None, force: Force = False, as_json: AsJson = False
+    batch_id: BatchId,
+    *,
+    output: Output = None,
+    separator: Annotated[
+        str | None,
+        typer.Option(help="Between the cells, such as ';' for a spreadsheet.", show_default=False),
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Save a CSV table of every row: what it asked for, what became of it, and its files."""
-    _save(batch_id, "results", ".csv", output, force=force, as_json=as_json)
+    query = {"separator": separator}
+    _save(batch_id, "results", ".csv", output, force=force, as_json=as_json, query=query)
 
 
 def sheet(

@@ -2,13 +2,14 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cli.batchwords import describe_batch, describe_eta, describe_window, ended, in_order, is_stopping
 from cli.exits import CliError, ExitCode
+from cli.interrupts import heard_once
 from cli.terminal import err, print_json, printable, say
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ RATE_OVER_S = 60.0
 LINE_EVERY_S = 30.0
 """Without a terminal a large batch says a line for each tenth of it, and at least this often."""
 FAILURES_SHOWN = 5
+LOST = ("failed", "expired")
+"""States whose rows a retry orders again."""
 OUTCOMES = {"completed": ExitCode.OK, "failed": ExitCode.FAILED, "canceled": ExitCode.NOT_RENDERED}
 STYLES = {"completed": "green", "failed": "red", "canceled": "red", "paused": "yellow"}
 
@@ -46,18 +49,21 @@ class Pace:
 
 @dataclass
 class LatestFailures:
-    """The failures to show, read again only when their number has changed."""
+    """The failures to show, read again only when the numbers of jobs in each state have changed.
+
+    All numbers: after a retry as many may have failed as before, and others than before.
+    """
 
     batches: "Batches"
-    known: int = 0
+    known: dict[str, int] = field(default_factory=dict)
     jobs: Failures = field(default_factory=list)
 
     def of(self, batch: "Batch") -> Failures:
         counts = batch.get("counts") or {}
-        count = counts.get("failed", 0) + counts.get("expired", 0)
-        if count != self.known:
-            self.jobs = self.batches.failures(batch["id"], FAILURES_SHOWN) if count else []
-            self.known = count
+        if counts != self.known:
+            some = counts.get("failed", 0) + counts.get("expired", 0)
+            self.jobs = self.batches.failures(batch["id"], FAILURES_SHOWN) if some else []
+            self.known = counts
         return self.jobs
 
 
@@ -66,31 +72,57 @@ def conclude(batches: "Batches", batch: "Batch", *, as_json: bool) -> None:
     from cli.client import PATIENCE_S
 
     batches.client.patience_s = PATIENCE_S
-    try:
-        batch = watch(batches, batch, quiet=as_json)
-    except KeyboardInterrupt:
-        shown = printable(batch["id"])
-        say(
-            f"\nbatch {shown} goes on: `renderq batch watch {shown}` shows it again, "
-            f"`renderq batch pause {shown}` holds it, `renderq batch cancel {shown}` stops it"
-        )
-        raise
+    seen = Seen(batch)
+    with heard_once():
+        try:
+            watch(batches, seen, quiet=as_json)
+        except KeyboardInterrupt:
+            say("\n" + "\n".join(how_to_go_on(seen.batch)))
+            raise
     if as_json:
-        print_json(batch)
-    end_with(batch)
+        print_json(seen.batch)
+    end_with(seen.batch)
     if not as_json:
         say(f"`renderq batch download {printable(batch['id'])}` saves the pictures")
 
 
-def watch(batches: "Batches", batch: "Batch", *, quiet: bool) -> "Batch":
-    """Consume the states of a batch and return the last."""
-    states = batches.follow(batch["id"])
-    if quiet:
-        for state in states:
-            batch = state
-        return batch
+@dataclass
+class Seen:
+    """The batch as it was seen last."""
+
+    batch: "Batch"
+
+    def all_of(self, states: Iterable["Batch"]) -> Iterator["Batch"]:
+        """Note each state and pass it on."""
+        for self.batch in states:
+            yield self.batch
+
+
+def how_to_go_on(batch: "Batch") -> list[str]:
+    """What a watcher who leaves can do with a batch in this state, a command a line."""
+    shown = printable(batch["id"])
+    if is_stopping(batch):
+        return ["the batch is stopping.", f"  see the end:  renderq batch watch {shown}"]
+    is_paused = batch["status"] == "paused"
+    going, verb = ("go on", "resume") if is_paused else ("hold it", "pause")
+    return [
+        f"the batch {'is paused' if is_paused else 'goes on'}. See it: renderq batch watch {shown}",
+        f"  {going + ':':<9} renderq batch {verb} {shown}",
+        f"  stop it:  renderq batch cancel {shown}",
+    ]
+
+
+def watch(batches: "Batches", seen: Seen, *, quiet: bool) -> None:
+    """Show the states of a batch until it ends; ``seen`` has the last."""
+    states = seen.all_of(batches.follow(seen.batch["id"]))
     failures = LatestFailures(batches)
-    return _live(states, failures) if err().is_terminal else _lines(states, failures)
+    if quiet:
+        for _ in states:
+            pass
+    elif err().is_terminal:
+        _live(states, failures)
+    else:
+        _lines(states, failures)
 
 
 def end_with(batch: "Batch") -> None:
@@ -98,19 +130,25 @@ def end_with(batch: "Batch") -> None:
     code = OUTCOMES.get(batch["status"], ExitCode.FAILED)
     if code == ExitCode.OK:
         return
-    shown = printable(batch["id"])
-    again = f". `renderq batch retry {shown}` orders the failed ones again" if code == ExitCode.FAILED else ""
-    raise CliError(f"batch {shown} {describe_batch(batch)}{again}", code)
+    advice = advice_on_failures(batch) if code == ExitCode.FAILED else []
+    raise CliError("\n".join([f"batch {printable(batch['id'])} {describe_batch(batch)}", *advice]), code)
 
 
-def _lines(states: Iterable["Batch"], failures: LatestFailures) -> "Batch":
-    batch: Batch = {}
+def advice_on_failures(batch: "Batch") -> list[str]:
+    """How to see the rows that failed or expired, and how to order them again; a command a line."""
+    shown, counts = printable(batch["id"]), batch.get("counts") or {}
+    seeing = [f"renderq list --batch {shown} --status {state}" for state in LOST if counts.get(state)]
+    return [
+        *(f"  see them:    {command}" for command in seeing),
+        f"  order again: renderq batch retry {shown}",
+    ]
+
+
+def _lines(states: Iterable["Batch"], failures: LatestFailures) -> None:
     lines = Lines()
     for state in states:
-        batch = state
         for line in lines.of(state, failures.of(state)):
             say(line)
-    return batch
 
 
 @dataclass
@@ -141,16 +179,13 @@ class Lines:
         return list(new.values())
 
 
-def _live(states: Iterable["Batch"], failures: LatestFailures) -> "Batch":
+def _live(states: Iterable["Batch"], failures: LatestFailures) -> None:
     from rich.live import Live
 
-    batch: Batch = {}
     pace = Pace()
     with Live(console=err(), auto_refresh=False, vertical_overflow="crop") as live:
         for state in states:
-            batch = state
             live.update(picture_of(state, pace.note(ended(state)), failures.of(state)), refresh=True)
-    return batch
 
 
 def picture_of(

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cli.terminal import printable
+from cli.times import shown_moment, shown_time
 
 ENDED_STATES = ("completed", "failed", "canceled", "expired")
 STATES = ("completed", "in_progress", "queued", "failed", "canceled", "expired")
@@ -52,7 +53,7 @@ def describe_rule(schedule: dict[str, Any]) -> str:
         return f"{schedule['cron']} {schedule.get('timezone') or ''}".strip()
     if schedule.get("every_s"):
         return f"every {describe_span(schedule['every_s'])}"
-    return f"at {schedule.get('at')}"
+    return f"at {shown_time(schedule.get('at'), schedule.get('timezone'))}"
 
 
 def describe_span(seconds: float) -> str:
@@ -72,4 +73,4 @@ def describe_eta(text: str | None, now: datetime) -> str | None:
         return None
     end = datetime.fromisoformat(text)
     left = max(end - now, timedelta()).total_seconds()
-    return f"{end.astimezone():%m-%d %H:%M:%S} (in {describe_span(left)})"
+    return f"{shown_moment(end)} (in {describe_span(left)})"

@@ -1,12 +1,14 @@
 """The calls for batches and schedules."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 from cli.bulkorder import TableFile, as_call, given
-from cli.client import Client
+from cli.client import LISTS, Client, Job
+from cli.exits import CliError
 
 Batch = dict[str, Any]
 Schedule = dict[str, Any]
@@ -14,6 +16,7 @@ Page = dict[str, Any]
 UPLOAD_S = 180.0
 """Longest wait for the answer to an order: ten thousand rows are checked before it comes."""
 FAILURES_READ = 100
+SCHEDULES_READ = 100
 
 
 class Batches:
@@ -44,13 +47,29 @@ class Batches:
         return self.client.follow_path(path_of("batches", batch_id), rest)
 
     def failures(self, batch_id: str, count: int) -> list[dict[str, Any]]:
-        """Its failed and expired jobs that ended last, the latest first."""
+        """Its failed and expired jobs that ended last, the latest first; the newest alone of each row."""
         found = [
             job
             for status in ("failed", "expired")
             for job in self.client.list_jobs(batch=batch_id, status=status, limit=FAILURES_READ)["data"]
         ]
-        return sorted(found, key=lambda job: str(job.get("finished_at")), reverse=True)[:count]
+        return sorted(newest_of_rows(found), key=_ended_at, reverse=True)[:count]
+
+
+def newest_of_rows(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs without those whose row was ordered again later; an id that is greater is newer."""
+    newest: dict[object, Job] = {}
+    for job in sorted(jobs, key=lambda job: str(job["id"])):
+        row = job.get("batch_row")
+        newest[job["id"] if row is None else row] = job
+    return list(newest.values())
+
+
+def _ended_at(job: Job) -> tuple[datetime, str]:
+    """A key that orders jobs by their end; one that does not tell its end comes first."""
+    ended = job.get("finished_at")
+    moment = datetime.fromisoformat(ended) if ended else datetime.min.replace(tzinfo=UTC)
+    return moment, str(job["id"])
 
 
 class Schedules:
@@ -73,6 +92,18 @@ class Schedules:
     def page(self, **query: object) -> Page:
         return self.client.ask("GET", "/v1/schedules", params=given(query))
 
+    def enabled_named(self, name: str) -> Schedule | None:
+        """The newest enabled schedule of this name; None when there is none."""
+        after = None
+        while True:
+            page = self.page(limit=SCHEDULES_READ, after=after)
+            for schedule in page.get("data", []):
+                if schedule.get("name") == name and schedule.get("enabled"):
+                    return dict(schedule)
+            if not page.get("has_more"):
+                return None
+            after = page["last_id"]
+
     def remove(self, schedule_id: str) -> None:
         self.client.call("DELETE", path_of("schedules", schedule_id))
 
@@ -89,5 +120,7 @@ class Schedules:
 
 
 def path_of(kind: str, thing_id: str, *more: str) -> str:
-    """The address of a batch or schedule, from which no id can lead away."""
+    """The address of a batch or schedule, from which no id can lead away; an empty one is refused."""
+    if not thing_id.strip():
+        raise CliError(f"the id is empty; `{LISTS[f'/v1/{kind}/']}` shows the ids")
     return "/".join(("/v1", kind, quote(thing_id, safe=""), *more))

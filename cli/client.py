@@ -26,6 +26,12 @@ PATIENCE_S = 60.0
 """How long a command that already has a job waits for the server to come back."""
 LONGEST_REST_S = 30.0
 POLL_S = 0.5
+LISTS = {
+    "/v1/jobs/": "renderq list",
+    "/v1/batches/": "renderq batch list",
+    "/v1/schedules/": "renderq schedule list",
+}
+"""Where an id that is not there might have come from, and the command that shows the ids."""
 TERMINAL = frozenset({"completed", "failed", "canceled", "expired"})
 RETRIED_STATUS = frozenset({429, 502, 503, 504})
 NOT_DONE_STATUS = frozenset({429, 503})
@@ -56,17 +62,17 @@ class Client:
         return self.ask("POST", "/v1/jobs", json=dict(request), headers=headers)
 
     def get(self, job_id: str) -> Job:
-        return self.ask("GET", f"/v1/jobs/{quote(job_id, safe='')}")
+        return self.ask("GET", job_path(job_id))
 
     def list_jobs(self, **query: object) -> dict[str, Any]:
         return self.ask("GET", "/v1/jobs", params={k: v for k, v in query.items() if v is not None})
 
     def requeue(self, job_id: str) -> Job:
         """The job that repeats this one; there is one at most, however often it is asked for."""
-        return self.ask("POST", f"/v1/jobs/{quote(job_id, safe='')}/requeue")
+        return self.ask("POST", f"{job_path(job_id)}/requeue")
 
     def cancel(self, job_id: str) -> Job:
-        return self.ask("POST", f"/v1/jobs/{quote(job_id, safe='')}/cancel")
+        return self.ask("POST", f"{job_path(job_id)}/cancel")
 
     def models(self) -> list[dict[str, Any]]:
         return list(self.ask("GET", "/v1/models")["data"])
@@ -76,12 +82,12 @@ class Client:
 
     def content(self, job_id: str, index: int) -> bytes:
         """The bytes of one picture."""
-        path = f"/v1/jobs/{quote(job_id, safe='')}/content"
+        path = f"{job_path(job_id)}/content"
         return self.call("GET", path, params={"index": index}).content
 
     def follow(self, job_id: str, rest: Callable[[float], None] = time.sleep) -> Iterator[Job]:
         """The job as it is now and after each rest, up to and including its terminal state."""
-        return self.follow_path(f"/v1/jobs/{quote(job_id, safe='')}", rest)
+        return self.follow_path(job_path(job_id), rest)
 
     def follow_path(self, path: str, rest: Callable[[float], None] = time.sleep) -> Iterator[dict[str, Any]]:
         """The same for whatever has a ``status``."""
@@ -168,6 +174,13 @@ class Refusal(CliError):
         self.problem = problem
 
 
+def job_path(job_id: str) -> str:
+    """The address of a job, from which no id can lead away; an empty one is refused."""
+    if not job_id.strip():
+        raise CliError("the id is empty; `renderq list` shows the ids")
+    return f"/v1/jobs/{quote(job_id, safe='')}"
+
+
 def patiently(call: Callable[[], T], rest: Callable[[float], None]) -> T:
     """Call again for `PATIENCE_S` while the server is away; ``rest`` may look after other things."""
     deadline = time.monotonic() + PATIENCE_S
@@ -242,9 +255,16 @@ def refusal(answer: httpx2.Response) -> Refusal:
         messages = [item["message"] for item in problem.get("errors", [])] or [_detail(problem)]
     except (ValueError, KeyError, TypeError, AttributeError):
         messages = [f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}"]
+    if problem.get("code") == "not_found":
+        messages[-1] += _where_ids_are(answer.request.url.path)
     away = answer.status_code >= 500 or answer.status_code in PATIENT_STATUS
     code = ExitCode.UNAVAILABLE if away else ExitCode.USAGE
     return Refusal("\n".join(map(printable, messages)), code, problem)
+
+
+def _where_ids_are(path: str) -> str:
+    command = next((command for start, command in LISTS.items() if path.startswith(start)), None)
+    return f" `{command}` shows the ids" if command else ""
 
 
 def _detail(problem: Mapping[str, Any]) -> str:

@@ -19,13 +19,18 @@ def translate(error: Exception) -> CliError | None:
     if _is(error, "policy.errors", "PolicyError"):
         return CliError(_lines(getattr(error, "errors", None) or [error]))
     if _is(error, "core.errors", "AppError"):
-        is_mistake = _is(error, "core.errors", "InvalidSettings")
-        return CliError(str(error), ExitCode.USAGE if is_mistake else ExitCode.UNAVAILABLE)
+        return CliError(str(error), _code_of(error))
     if _is(error, "sqlalchemy.exc", "DatabaseError"):
         return CliError(_database_words(error), ExitCode.UNAVAILABLE)
     if isinstance(error, UnicodeEncodeError):
         return CliError(f"{error.object!r} cannot be sent: it is not {error.encoding} text")
     return None
+
+
+def _code_of(error: Exception) -> ExitCode:
+    if _is(error, "core.errors", "DatabaseNotUpgraded"):
+        return ExitCode.OTHER_DATABASE
+    return ExitCode.USAGE if _is(error, "core.errors", "InvalidSettings") else ExitCode.UNAVAILABLE
 
 
 def _database_words(error: Exception) -> str:

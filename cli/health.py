@@ -81,7 +81,10 @@ def upkeep() -> None:
 @app.command()
 def flower(*, url: Annotated[str, typer.Option("--url", help="Where Flower answers.")] = FLOWER_URL) -> None:
     """Healthy when Flower answers."""
-    answer = _get(f"{url.rstrip('/')}/healthcheck")
+    try:
+        answer = _get(f"{url.rstrip('/')}/healthcheck")
+    except Unhealthy as error:
+        raise Unhealthy(f"{error.message} (--url says where Flower is)") from error
     if not answer.is_success:
         raise Unhealthy(f"Flower at {url} answers {answer.status_code}")
     print_line("answers")

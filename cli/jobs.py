@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.interrupts import heard_once
+from cli.paging import PAGE, say_more
 from cli.saving import check_output, end_with, finish
-from cli.table import print_fitted, short_time
-from cli.terminal import print_json, print_line, print_pairs, printable, say
+from cli.table import print_fitted
+from cli.terminal import print_json, print_line, print_pairs, printable
+from cli.times import shown_time
 
 if TYPE_CHECKING:
     from cli.client import Job
@@ -38,7 +41,8 @@ def get(
     if wait:
         from cli.progress import show_progress
 
-        job = show_progress(client.follow(job_id), quiet=as_json)
+        with heard_once():
+            job = show_progress(client.follow(job_id), quiet=as_json)
     show_job(job, as_json=as_json)
     if job["status"] in TERMINAL:
         end_with(job)
@@ -56,8 +60,8 @@ def show_job(job: "Job", *, as_json: bool = False) -> None:
         ("status", describe(job)),
         ("model", job["model"]),
         ("prompt", job["request"].get("prompt")),
-        ("created", job["created_at"]),
-        ("finished", job["finished_at"]),
+        ("created", shown_time(job["created_at"])),
+        ("finished", shown_time(job["finished_at"])),
         ("attempt", f"{job['attempt']} of {job['max_attempts']}"),
     ]
     if job.get("error"):
@@ -78,7 +82,7 @@ def list_jobs(
     parked: Annotated[
         bool, typer.Option("--parked", help="Only jobs that failed because their attempts were used up.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most this many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most this many.")] = PAGE,
     after: Annotated[str | None, typer.Option(help="Id of the last job of the page before.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -91,19 +95,22 @@ def list_jobs(
     if as_json:
         print_json(page)
         return
-    rows = [
-        (
-            job["id"],
-            describe(job),
-            job["model"],
-            short_time(job["created_at"]),
-            job["request"].get("prompt"),
-        )
-        for job in page["data"]
-    ]
-    print_fitted(("id", "status", "model", "created", "prompt"), rows, drop=("model", "created"))
-    if page["has_more"]:
-        say(f"more: renderq list --after {printable(page['last_id'])}")
+    columns = ("id", "status", "model", "created", *(("row",) if batch else ()), "prompt")
+    rows = [_row(job, describe(job), of_batch=batch is not None) for job in page["data"]]
+    print_fitted(columns, rows, drop=("model", "created"))
+    say_more("renderq list", page, status=status, model=model, batch=batch, parked=parked, limit=limit)
+
+
+def _row(job: "Job", state: str, *, of_batch: bool) -> tuple[object, ...]:
+    number = (job.get("batch_row"),) if of_batch else ()
+    return (
+        job["id"],
+        state,
+        job["model"],
+        shown_time(job["created_at"]),
+        *number,
+        job["request"].get("prompt"),
+    )
 
 
 def cancel(job_id: JobId, *, as_json: AsJson = False) -> None:

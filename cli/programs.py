@@ -21,6 +21,13 @@ API_GRACE_S = 12.0
 """A little above the time that `api.serve` gives the calls in hand."""
 
 
+HOPELESS: Mapping[int, str] = {
+    ExitCode.OTHER_DATABASE: "the database has the tables of another renderq; stop this one and start the "
+    "version that upgraded it"
+}
+"""Ends of a program after which none of them could go on."""
+
+
 def require_worker_packages() -> None:
     """Say what is missing before anything starts; looks without importing."""
     if importlib.util.find_spec("torch") is None:
@@ -79,7 +86,8 @@ def api_program(
 ) -> Program:
     trust = ["--trust-network"] if trusted else []
     command = renderq_command("api", "--host", host, "--port", str(port), *trust, "--leashed")
-    return Program("api", command, environment, folder.logs / "api.log", stops=1, grace_s=API_GRACE_S)
+    log = folder.logs / "api.log"
+    return Program("api", command, environment, log, stops=1, grace_s=API_GRACE_S, final=HOPELESS)
 
 
 def worker_program(
@@ -93,14 +101,13 @@ def worker_program(
         log=folder.logs / "worker.log",
         stops=2,
         grace_s=WORKER_GRACE_S,
-        final={ExitCode.LOAD_FAILED: f"the model {model} could not be made ready"},
+        final={ExitCode.LOAD_FAILED: f"the model {model} could not be made ready", **HOPELESS},
     )
 
 
 def upkeep_program(folder: DataFolder, environment: Mapping[str, str]) -> Program:
-    return Program(
-        "upkeep", renderq_command("upkeep", "--leashed"), environment, folder.logs / "upkeep.log", stops=3
-    )
+    command = renderq_command("upkeep", "--leashed")
+    return Program("upkeep", command, environment, folder.logs / "upkeep.log", stops=3, final=HOPELESS)
 
 
 def flower_program(folder: DataFolder, environment: Mapping[str, str], port: int) -> Program:

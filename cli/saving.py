@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.exits import CliError, ExitCode
+from cli.interrupts import heard_once
 from cli.terminal import print_json, print_line, printable, say, writing
 
 if TYPE_CHECKING:
@@ -32,12 +33,11 @@ def finish(client: "Client", job: "Job", output: Path | None, *, as_json: bool) 
 
     client.patience_s = PATIENCE_S
     try:
-        job = show_progress(client.follow(job["id"]), quiet=as_json)
+        with heard_once():
+            job = show_progress(client.follow(job["id"]), quiet=as_json)
     except KeyboardInterrupt:
-        say(
-            f"\njob {job['id']} goes on: "
-            f"`renderq get {job['id']}` has it later, `renderq cancel {job['id']}` stops it"
-        )
+        shown = printable(job["id"])
+        say(f"\nthe job goes on. See it: renderq get {shown}\n  stop it: renderq cancel {shown}")
         raise
     saved = save(client, job, output) if job["status"] == "completed" else []
     if as_json and output != STDOUT:

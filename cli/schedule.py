@@ -25,13 +25,24 @@ from cli.bulkflags import (
 from cli.bulkorder import read_table
 from cli.exits import CliError, ExitCode
 from cli.jobs import AsJson
+from cli.paging import PAGE, say_more
 from cli.rowerrors import explaining
 from cli.scheduleedit import timing_of
-from cli.scheduleshow import SHOWN_NEXT, connected, list_row, show, show_added
-from cli.schedulewords import FIRING_COLUMNS, firing_row, local_time, times_table
+from cli.scheduleshow import (
+    LIST_COLUMNS,
+    LIST_DROP,
+    NAME_CELLS,
+    SHOWN_NEXT,
+    connected,
+    list_row,
+    show,
+    show_added,
+)
+from cli.schedulewords import FIRING_COLUMNS, FIRING_DROP, ID_CELLS, firing_row, times_table
 from cli.submit import require_text
 from cli.table import print_fitted
-from cli.terminal import print_json, print_line, printable, say
+from cli.terminal import print_json, print_line, printable, say, say_all
+from cli.times import shown_time
 
 app = typer.Typer(help="Batches at given times: nightly, every few hours, once.", no_args_is_help=True)
 
@@ -76,14 +87,17 @@ def add(
     schedules = connected()
     order["template"] = choose_model(schedules.client, order["template"])
     with explaining(as_json=as_json):
+        twin = None if disabled else schedules.enabled_named(name)
         schedule = schedules.add(order, table)
+    if twin:
+        say(f"note: {printable(twin['id'])} is enabled and has the same name; both fire")
     show_added(schedules, schedule, as_json=as_json)
 
 
 @app.command("list")
 def list_schedules(
     *,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most this many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most this many.")] = PAGE,
     after: Annotated[
         str | None, typer.Option(help="Id of the last one of the page before.", show_default=False)
     ] = None,
@@ -94,11 +108,9 @@ def list_schedules(
     if as_json:
         print_json(page)
         return
-    columns = ("id", "next firing", "enabled", "window", "last outcome", "when", "name")
     rows = [list_row(schedule) for schedule in page["data"]]
-    print_fitted(columns, rows, drop=("window", "last outcome", "when", "enabled"))
-    if page["has_more"]:
-        say(f"more: renderq schedule list --after {printable(page['last_id'])}")
+    print_fitted(LIST_COLUMNS, rows, drop=LIST_DROP, least=NAME_CELLS)
+    say_more("renderq schedule list", page, limit=limit)
 
 
 @app.command()
@@ -139,6 +151,7 @@ def fire(schedule_id: ScheduleId, *, watch: Watch = False, as_json: AsJson = Fal
         raise CliError(f"nothing was ordered: {printable(firing.get('error'))}", ExitCode.FAILED)
     if not as_json:
         print_line(printable(batch_id))
+        say_all((firing.get("batch") or {}).get("warnings"))
     if watch:
         from cli.batch import batches_of
         from cli.batchwatch import conclude
@@ -169,7 +182,7 @@ def _act(schedule_id: str, verb: str, *, as_json: bool) -> None:
     if as_json:
         print_json(schedule)
         return
-    when = local_time(schedule.get("next_at"), schedule.get("timezone"))
+    when = shown_time(schedule.get("next_at"), schedule.get("timezone"))
     print_line(f"enabled, next firing {printable(when)}" if schedule.get("enabled") else "disabled")
 
 
@@ -177,7 +190,7 @@ def _act(schedule_id: str, verb: str, *, as_json: bool) -> None:
 def firings(
     schedule_id: ScheduleId,
     *,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most this many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most this many.")] = PAGE,
     after: Annotated[
         str | None, typer.Option(help="Id of the last one of the page before.", show_default=False)
     ] = None,
@@ -189,9 +202,8 @@ def firings(
         print_json(page)
         return
     rows = [firing_row(firing) for firing in page["data"]]
-    print_fitted(FIRING_COLUMNS, rows, drop=("missed", "fired", "kind"))
-    if page["has_more"]:
-        say(f"more: renderq schedule firings {schedule_id} --after {printable(page['last_id'])}")
+    print_fitted(FIRING_COLUMNS, rows, drop=FIRING_DROP, least=ID_CELLS)
+    say_more(f"renderq schedule firings {printable(schedule_id)}", page, limit=limit)
 
 
 @app.command()

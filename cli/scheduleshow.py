@@ -3,13 +3,18 @@
 from typing import TYPE_CHECKING
 
 from cli.batchwords import describe_rule, describe_window
-from cli.schedulewords import last_outcome, local_time, times_table
-from cli.terminal import print_json, print_line, print_pairs, printable, say
+from cli.schedulewords import last_outcome, times_table
+from cli.terminal import print_json, print_line, print_pairs, printable, say, say_all
+from cli.times import shown_time
 
 if TYPE_CHECKING:
     from cli.bulkcalls import Schedule, Schedules
 
 SHOWN_NEXT = 5
+LIST_COLUMNS = ("id", "on", "next firing", "window", "last outcome", "when", "name")
+LIST_DROP = ("window", "last outcome", "when")
+NAME_CELLS = 10
+"""What a terminal of 80 columns leaves for the name beside id, state and next firing."""
 
 
 def connected() -> "Schedules":
@@ -25,6 +30,7 @@ def show_added(schedules: "Schedules", schedule: "Schedule", *, as_json: bool) -
         print_json(schedule)
         return
     print_line(printable(schedule["id"]))
+    say_all(schedule.get("warnings"))
     times = schedules.next(schedule["id"], SHOWN_NEXT)["data"]
     say("\n".join(["next firings:", *times_table(times, schedule.get("timezone"))]))
     if not schedule.get("enabled", True):
@@ -32,10 +38,11 @@ def show_added(schedules: "Schedules", schedule: "Schedule", *, as_json: bool) -
 
 
 def list_row(schedule: "Schedule") -> tuple[object, ...]:
+    """The cells under `LIST_COLUMNS`."""
     return (
         schedule["id"],
-        local_time(schedule.get("next_at"), schedule.get("timezone")),
         "yes" if schedule.get("enabled") else "no",
+        shown_time(schedule.get("next_at"), schedule.get("timezone")),
         describe_window(schedule.get("window")),
         last_outcome(schedule),
         describe_rule(schedule),
@@ -54,7 +61,7 @@ def show(schedule: "Schedule", *, as_json: bool) -> None:
             ("id", schedule["id"]),
             ("name", schedule.get("name")),
             ("when", describe_rule(schedule)),
-            ("next firing", local_time(schedule.get("next_at"), schedule.get("timezone"))),
+            ("next firing", shown_time(schedule.get("next_at"), schedule.get("timezone"))),
             ("window", describe_window(schedule.get("window"))),
             ("enabled", "yes" if schedule.get("enabled") else "no"),
             ("misfire", f"{schedule.get('misfire')}, after {schedule.get('misfire_grace_s')} s"),

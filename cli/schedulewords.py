@@ -1,58 +1,45 @@
 """Times of a schedule in its own zone and in UTC, and its firings as rows of a table."""
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
-from cli.table import lay_out, short_time
+from cli.table import lay_out
+from cli.times import shown_moment, shown_time, zone_named
 
-FIRING_COLUMNS = ("due", "fired", "kind", "outcome", "missed", "batch", "error")
-LOCAL_FORMAT, UTC_FORMAT = "%a %Y-%m-%d %H:%M:%S %z", "%Y-%m-%d %H:%M:%SZ"
+FIRING_COLUMNS = ("due", "fired", "kind", "outcome", "missed", "batch or error")
+FIRING_DROP = ("missed", "fired", "kind")
+ID_CELLS = 36
+"""An id is never cut."""
 
 
 def times_table(times: Iterable[str], timezone: str | None) -> list[str]:
-    """The lines of a table of times; without a known zone they stand in UTC alone."""
+    """The lines of a table of times with their day; without a known zone they stand in UTC alone."""
     moments = [datetime.fromisoformat(text) for text in times]
     zone = zone_named(timezone)
-    utc = [f"{moment.astimezone(UTC):{UTC_FORMAT}}" for moment in moments]
+    utc = [shown_moment(moment, "UTC") for moment in moments]
     if zone is None:
         return lay_out(("UTC",), [(text,) for text in utc], None)
-    local = [f"{moment.astimezone(zone):{LOCAL_FORMAT}}" for moment in moments]
-    return lay_out((str(timezone), "UTC"), list(zip(local, utc, strict=True)), None)
-
-
-def zone_named(name: str | None) -> ZoneInfo | None:
-    """The zone; None for none, and for one that this machine does not know."""
-    try:
-        return ZoneInfo(name) if name else None
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def local_time(text: str | None, timezone: str | None) -> str | None:
-    """A time of the API in a schedule's zone, such as ``Tue 2026-12-01 22:00:00 +0100``; else in UTC."""
-    if text is None:
-        return None
-    return f"{datetime.fromisoformat(text).astimezone(zone_named(timezone) or UTC):{LOCAL_FORMAT}}"
+    days = [f"{moment.astimezone(zone):%a}" for moment in moments]
+    local = [shown_moment(moment, timezone) for moment in moments]
+    return lay_out(("day", str(timezone), "UTC"), list(zip(days, local, utc, strict=True)), None)
 
 
 def firing_row(firing: dict[str, Any]) -> Sequence[object]:
     """The cells under `FIRING_COLUMNS`; times are those of this machine."""
     return (
-        short_time(firing.get("due_at")),
-        short_time(firing.get("fired_at")),
+        shown_time(firing.get("due_at")),
+        shown_time(firing.get("fired_at")),
         firing.get("kind"),
         firing.get("outcome"),
         firing.get("missed"),
-        firing.get("batch_id"),
-        firing.get("error"),
+        " ".join(str(part) for part in (firing.get("batch_id"), firing.get("error")) if part) or None,
     )
 
 
 def last_outcome(schedule: dict[str, Any]) -> str | None:
-    """What came of the last firing, and when, such as ``fired 11-30 22:00:00``."""
+    """What came of the last firing, and when, such as ``fired 2026-11-30 22:00:00 +0100``."""
     firing = schedule.get("last_firing")
     if not firing:
         return None
-    return f"{firing.get('outcome')} {short_time(firing.get('fired_at')) or ''}".strip()
+    return f"{firing.get('outcome')} {shown_time(firing.get('fired_at')) or ''}".strip()

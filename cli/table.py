@@ -5,10 +5,9 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from itertools import zip_longest
 
-from cli.terminal import print_line, printable
+from cli.terminal import print_line, printable, say
 
 GAP = "  "
 LEAST = 12
@@ -23,13 +22,18 @@ def print_fitted(
 ) -> None:
     """Write rows to standard output, fitted to the terminal; elsewhere every cell is whole.
 
+    Says which columns were left out; ``--json`` of the command must have them.
+
     Args:
         columns: The last one takes what the others leave.
         rows: A cell that is None is shown as a dash.
         drop: Columns to leave out, in this order, until the last one has ``least`` cells.
         least: The cells that the last column needs and gets, even where the line is then too long.
     """
-    print_line("\n".join(lay_out(columns, rows, _terminal_width(), drop=drop, least=least)))
+    width = _terminal_width()
+    print_line("\n".join(lay_out(columns, rows, width, drop=drop, least=least)))
+    if gone := left_out(columns, rows, width, drop=drop, least=least):
+        say(f"not shown: {', '.join(gone)} (a wider terminal or --json has them)")
 
 
 def print_wrapped(columns: Sequence[str], rows: Sequence[Row], *, narrow: Mapping[str, int]) -> None:
@@ -84,18 +88,33 @@ def lay_out(
     least: int = LEAST,
 ) -> list[str]:
     """The lines of a table of at most ``width`` cells where that is possible without cutting but the last."""
+    table = _fitted(columns, rows, width, drop, least)
+    room = None if width is None else max(_left(table, width), least)
+    return [_line(row, _widths(table), room) for row in table]
+
+
+def left_out(
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    width: int | None,
+    *,
+    drop: Sequence[str] = (),
+    least: int = LEAST,
+) -> list[str]:
+    """The columns that `lay_out` has no room for."""
+    shown = _fitted(columns, rows, width, drop, least)[0]
+    return [name for name in columns if name not in shown]
+
+
+def _fitted(
+    columns: Sequence[str], rows: Sequence[Row], width: int | None, drop: Sequence[str], least: int
+) -> list[tuple[str, ...]]:
     table = [tuple(columns), *(tuple(_cell(value) for value in row) for row in rows)]
     going = list(drop)
     while width is not None and going and _left(table, width) < least:
         at = table[0].index(going.pop(0))
         table = [row[:at] + row[at + 1 :] for row in table]
-    room = None if width is None else max(_left(table, width), least)
-    return [_line(row, _widths(table), room) for row in table]
-
-
-def short_time(text: str | None) -> str | None:
-    """A time of the API as local time without its year, such as ``11-30 21:51:07``."""
-    return text and datetime.fromisoformat(text).astimezone().strftime("%m-%d %H:%M:%S")
+    return table
 
 
 def _cell(value: object) -> str:

@@ -111,6 +111,12 @@ def say(text: str) -> None:
         print(printable(text, breaks=True), file=sys.stderr, flush=True)
 
 
+def say_all(texts: Iterable[object] | None) -> None:
+    """Say each text of another, such as a warning of the server, on a line of its own."""
+    for text in texts or ():
+        say(printable(text))
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a plain table to standard output."""
     from rich.table import Table

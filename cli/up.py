@@ -1,5 +1,6 @@
 """`renderq up`: everything on this machine, until Ctrl-C."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from cli.terminal import print_json_line, say
 
 if TYPE_CHECKING:
     from cli.stack import Stack, StackPlan
+    from cli.supervisor import Signals
 
 NAME_WIDTH = 9
 LOOPBACK = "127.0.0.1"
@@ -99,8 +101,8 @@ def run(plan: "StackPlan", *, quiet: bool, as_json: bool) -> None:
     from cli.stack import run_stack
     from cli.supervisor import Signals, StopRequested
 
-    show_line = ignore if quiet else show_concise
     with Signals() as signals:
+        show_line = ignore if quiet else partial(show_concise, signals)
         try:
             show("renderq", f"starting in {plan.data}")
             with run_stack(plan, show, show_line, signals) as stack:
@@ -132,10 +134,10 @@ def show(name: str, line: str) -> None:
     say(f"{name:<{NAME_WIDTH}}| {line}")
 
 
-def show_concise(name: str, line: str) -> None:
+def show_concise(signals: "Signals", name: str, line: str) -> None:
     from cli.loglines import concise
 
-    words = concise(name, line)
+    words = concise(name, line, stopping=signals.count > 0)
     if words:
         show(name, words)
 

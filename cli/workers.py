@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.table import print_fitted, short_time
+from cli.table import print_fitted
 from cli.terminal import print_json, say
+from cli.times import shown_time
 
 ENDED = frozenset({"gone", "failed"})
 COLUMNS = ("name", "model", "state", "since", "jobs done", "job")
@@ -37,7 +38,7 @@ def _least(found: list[dict[str, Any]]) -> int:
 
 
 def _row(worker: dict[str, Any]) -> tuple[object, ...]:
-    since = short_time(worker["started_at"])
+    since = shown_time(worker["started_at"])
     return (
         worker["name"],
         worker["model"],

@@ -3,7 +3,7 @@
 With credentials, everything wants them, also ``/metrics`` and the style sheets; only ``/healthcheck`` answers
 a caller of this machine without. Without credentials Flower is bound to loopback, and then a request must
 name this machine as its host: a web page of the internet whose name is made to lead to 127.0.0.1 reads
-nothing.
+nothing. Its API is closed then, in our words: Flower's own recommend a variable that has no effect here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tornado.web import RequestHandler
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
 
+API = "/api/"
+CLOSED = "closed: set RENDERQ_FLOWER_BASIC_AUTH"
 REALM = 'Basic realm="renderq flower", charset="UTF-8"'
 
 
@@ -34,14 +36,19 @@ class GuardedFlower(Flower):  # type: ignore[misc]  # flower publishes no types
                 return self.get_handler_delegate(request, Refusal, {"status": HTTPStatus.UNAUTHORIZED})
         elif not is_loopback(request.host_name):
             return self.get_handler_delegate(request, Refusal, {"status": HTTPStatus.FORBIDDEN})
+        elif request.path.startswith(API):
+            return self.get_handler_delegate(
+                request, Refusal, {"status": HTTPStatus.FORBIDDEN, "words": CLOSED}
+            )
         return super().find_handler(request, **more)
 
 
 class Refusal(RequestHandler):
     """Answers every method with one status and no page."""
 
-    def initialize(self, status: HTTPStatus) -> None:
+    def initialize(self, status: HTTPStatus, words: str | None = None) -> None:
         self.status = status
+        self.words = words or status.phrase
 
     def check_xsrf_cookie(self) -> None:
         """Refuse by our own rule only."""
@@ -51,7 +58,7 @@ class Refusal(RequestHandler):
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         if self.status == HTTPStatus.UNAUTHORIZED:
             self.set_header("WWW-Authenticate", REALM)
-        self.finish(f"{self.status.phrase}\n")
+        self.finish(f"{self.words}\n")
 
 
 def holds(request: HTTPServerRequest, credentials: str) -> bool:

@@ -1,5 +1,6 @@
 """What the tests of the command line share."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,14 @@ def fresh_settings() -> Iterator[None]:
     get_settings.cache_clear()
     yield
     get_settings.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def hearing_ctrl_c() -> Iterator[None]:
+    """A command that was interrupted in this process stays deaf to Ctrl-C; the tests after it do not."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @pytest.fixture

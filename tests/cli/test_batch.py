@@ -241,7 +241,7 @@ def test_a_list_shows_each_batch_on_a_line_and_how_to_go_on(renderq: Run, server
     [line] = [line for line in result.stdout.splitlines() if BATCH in line]
     assert line.split()[2:6] == ["8", "of", "8", "3"]
     assert line.endswith("night pictures")
-    assert f"renderq batch list --after {BATCH}" in result.stderr
+    assert f" --after {BATCH}" in result.stderr
     assert json.loads(renderq("batch", "list", "--json").stdout) == page
 
 
@@ -270,9 +270,48 @@ def test_a_refused_move_is_said_in_words(renderq: Run, server: ScriptedServer) -
 
 
 def test_jobs_can_be_listed_by_batch(renderq: Run, server: ScriptedServer) -> None:
-    server.add("/v1/jobs", {"data": [job("failed")], "has_more": False, "last_id": None})
-    assert renderq("list", "--batch", BATCH).exit_code == 0
+    server.add("/v1/jobs", {"data": [job("failed", batch_row=17)], "has_more": False, "last_id": None})
+    lines = renderq("list", "--batch", BATCH).stdout.splitlines()
     assert server.calls[0].path == f"/v1/jobs?batch={BATCH}&limit=20"
+    assert lines[0].split() == ["id", "status", "model", "created", "row", "prompt"]
+    assert lines[1].endswith("  17   a boat")
+
+
+def test_a_failed_batch_names_how_to_see_its_failed_and_expired_rows(
+    renderq: Run, server: ScriptedServer
+) -> None:
+    server.add(f"/v1/batches/{BATCH}", batch("failed", counts={"completed": 6, "failed": 1, "expired": 1}))
+    said = renderq("batch", "get", BATCH).stderr
+    for state in ("failed", "expired"):
+        assert f"renderq list --batch {BATCH} --status {state}\n" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("batch", "get"), ("batch", "pause"), ("schedule", "fire"), ("get",), ("cancel",), ("requeue",)],
+)
+def test_an_empty_id_is_refused_before_any_call(
+    renderq: Run, server: ScriptedServer, command: tuple[str, ...]
+) -> None:
+    result = renderq(*command, "")
+    assert (result.exit_code, "the id is empty" in result.stderr) == (2, True)
+    assert not server.calls
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "where"),
+    [
+        (("schedule", "fire"), "/v1/schedules/nightly/fire", "renderq schedule list"),
+        (("batch", "watch"), "/v1/batches/nightly", "renderq batch list"),
+        (("get",), "/v1/jobs/nightly", "renderq list"),
+    ],
+)
+def test_an_id_that_is_none_is_told_where_the_ids_are(
+    renderq: Run, server: ScriptedServer, command: tuple[str, ...], path: str, where: str
+) -> None:
+    server.add(path, {"code": "not_found", "detail": "There is none nightly."}, status=404)
+    result = renderq(*command, "nightly")
+    assert result.stderr == f"renderq: There is none nightly. `{where}` shows the ids\n"
 
 
 HOSTILE = "\x1b]0;pwn\x07\x1b[31mred\r\n\nfake row \u202e \x9b31m \x7f \ud800"

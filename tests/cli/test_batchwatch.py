@@ -11,15 +11,19 @@ from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from cli.batchwatch import Lines, Pace, picture_of
+from cli.batchwatch import LatestFailures, Lines, Pace, how_to_go_on, picture_of
+from cli.bulkcalls import Batches
+from cli.client import Client
 from tests.cli.bulk_answers import BATCH, WINDOW, batch
 from tests.cli.conftest import Run
 from tests.cli.job_answers import ID, job
 from tests.fixtures.scripted_server import ScriptedServer
 from tests.fixtures.waiting import wait_until
 
+VERBS = ("watch", "pause", "resume", "cancel")
 PATH = f"/v1/batches/{BATCH}"
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FAILED = job("failed", batch_row=5, error={"code": "out_of_memory", "message": "no memory left"})
@@ -49,9 +53,11 @@ def test_a_failure_is_named_by_row_and_reason_and_ends_with_1(renderq: Run, serv
     result = renderq("batch", "watch", BATCH)
     assert result.exit_code == 1
     assert "row 5 failed: no memory left" in result.stderr
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith(f"renderq: batch {BATCH} failed: 7 of 8 done, 1 failed.")
-    assert f"`renderq batch retry {BATCH}`" in last
+    assert result.stderr.splitlines()[-3:] == [
+        f"renderq: batch {BATCH} failed: 7 of 8 done, 1 failed",
+        f"  see them:    renderq list --batch {BATCH} --status failed",
+        f"  order again: renderq batch retry {BATCH}",
+    ]
     asked = [call.path for call in server.calls if call.path.startswith("/v1/jobs")]
     assert asked[0] == f"/v1/jobs?batch={BATCH}&status=failed&limit=100"
 
@@ -81,7 +87,7 @@ def test_watch_as_json_prints_the_last_state_alone(renderq: Run, server: Scripte
     result = renderq("batch", "watch", BATCH, "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["status"] == "failed"
-    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith(f"renderq: batch {BATCH} failed")
 
 
 def test_ctrl_c_leaves_the_batch_alone_and_says_how_to_go_on(renderq: Run, server: ScriptedServer) -> None:
@@ -96,8 +102,64 @@ def test_ctrl_c_leaves_the_batch_alone_and_says_how_to_go_on(renderq: Run, serve
     result = renderq("batch", "watch", BATCH)
     interrupter.join()
     assert result.exit_code == 130
-    assert f"`renderq batch watch {BATCH}` shows it again" in result.stderr
+    assert f"the batch goes on. See it: renderq batch watch {BATCH}" in result.stderr
     assert {call.method for call in server.calls} == {"GET"}
+
+
+@pytest.mark.parametrize(
+    ("state", "verbs"),
+    [
+        (batch(), ["watch", "pause", "cancel"]),
+        (batch("paused"), ["watch", "resume", "cancel"]),
+        (batch(cancel_requested_at="2026-01-01T00:00:00Z"), ["watch"]),
+    ],
+)
+def test_who_leaves_is_told_in_short_lines_what_the_state_allows(state: Any, verbs: list[str]) -> None:
+    lines = how_to_go_on(state)
+    assert [verb for line in lines for verb in VERBS if f"renderq batch {verb} {BATCH}" in line] == verbs
+    assert max(map(len, lines)) <= 90
+
+
+@pytest.mark.parametrize("command", [("batch", "watch", BATCH), ("get", "--wait", ID)])
+def test_ctrl_c_again_and_again_still_ends_in_words(server: ScriptedServer, command: tuple[str, ...]) -> None:
+    server.add(PATH, batch(), Retry_After="0.01")
+    server.add(f"/v1/jobs/{ID}", job("queued"), Retry_After="0.01")
+    env = os.environ | {"RENDERQ_URL": server.url}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "cli.main", *command], stderr=subprocess.PIPE, text=True, env=env
+    )
+    wait_until(lambda: len(server.calls) > 2, 30, "watching")
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "KeyboardInterrupt" not in said
+
+
+def test_a_row_that_was_ordered_again_is_told_by_its_newest_job_and_the_last_to_end_comes_first(
+    server: ScriptedServer,
+) -> None:
+    ends = {
+        "1": None,
+        "2": "2026-01-01T00:00:09Z",
+        "3": "2026-01-01T01:00:00+02:00",
+        "4": "2026-01-01T00:00:08Z",
+    }
+    rows = {"1": 6, "2": 5, "3": 5, "4": 4}
+    jobs = [job("failed", id=name, batch_row=rows[name], finished_at=end) for name, end in ends.items()]
+    server.add("/v1/jobs", {"data": jobs})
+    server.add("/v1/jobs", {"data": []})
+    found = Batches(Client(server.url)).failures(BATCH, 5)
+    assert [(failure["id"], failure["batch_row"]) for failure in found] == [("4", 4), ("3", 5), ("1", 6)]
+
+
+def test_failures_are_read_again_when_as_many_others_have_failed(server: ScriptedServer) -> None:
+    server.add("/v1/jobs", {"data": [FAILED]})
+    failures = LatestFailures(Batches(Client(server.url)))
+    for counts in ({"failed": 1, "queued": 1}, {"failed": 1, "queued": 1}, {"failed": 1, "completed": 1}):
+        failures.of(batch(counts=counts))
+    assert len(server.calls) == 4
 
 
 def test_a_large_batch_says_a_line_for_each_tenth_and_at_least_every_half_minute() -> None:

@@ -86,6 +86,7 @@ def test_what_does_not_answer_is_unhealthy(
     result = renderq("health", *command)
     assert result.exit_code == 1
     assert "does not answer" in result.stderr
+    assert ("(--url says where Flower is)" in result.stderr) is (command[0] == "flower")
 
 
 def test_a_warm_worker_of_this_host_is_healthy(renderq: Run, deployed: Database) -> None:

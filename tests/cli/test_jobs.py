@@ -272,7 +272,7 @@ def test_a_list_shows_each_job_on_a_line_and_how_to_go_on(renderq: Run, server: 
     result = renderq("list", "--status", "completed", "--limit", "1")
     assert server.calls[0].path == "/v1/jobs?status=completed&limit=1"
     assert len([line for line in result.stdout.splitlines() if ID in line]) == 1
-    assert f"renderq list --after {ID}" in result.stderr
+    assert f" --after {ID}" in result.stderr
     assert json.loads(renderq("list", "--json").stdout) == page
 
 
@@ -344,5 +344,5 @@ def test_ctrl_c_while_waiting_leaves_the_job_alone_and_says_how_to_go_on(
     result = renderq("submit", "a boat", "--model", "tiny")
     interrupter.join()
     assert result.exit_code == 130
-    assert f"`renderq get {ID}` has it later" in result.stderr
+    assert f"the job goes on. See it: renderq get {ID}\n" in result.stderr
     assert not [call for call in server.calls if call.path.endswith("/cancel")]

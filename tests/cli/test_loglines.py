@@ -17,6 +17,12 @@ def line(**fields: object) -> str:
     ("program", "written", "shown"),
     [
         ("worker", line(job="1", model="tiny", seconds=None, detail={}), "job.claimed job=1 model=tiny"),
+        (
+            "worker",
+            line(event="job.completed", job_id="1", model="tiny", timings_ms={"total": 281.3}, attempt=1),
+            "job 1 tiny completed 0.28 s",
+        ),
+        ("worker", line(event="job.started", job_id="1"), None),
         ("worker", line(event="two\nlines"), "two"),
         ("worker", line(logger="celery.worker", event="connected"), None),
         ("worker", line(logger="celery.worker", level="warning", event="lost"), "warning: lost"),
@@ -32,3 +38,12 @@ def line(**fields: object) -> str:
 )
 def test_only_own_lines_and_warnings_are_shown(program: str, written: str, shown: str | None) -> None:
     assert concise(program, written) == shown
+
+
+def test_messages_that_nobody_reads_any_more_are_not_shown_while_stopping() -> None:
+    written = line(
+        level="warning", event="Requeuing undeliverable message for queue 'control': No consumers."
+    )
+    assert concise("upkeep", written, stopping=True) is None
+    assert concise("upkeep", written)
+    assert concise("upkeep", line(level="warning", event="other"), stopping=True)

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from cli.scheduleshow import LIST_COLUMNS, LIST_DROP, NAME_CELLS, list_row
+from cli.schedulewords import FIRING_COLUMNS, FIRING_DROP, ID_CELLS, firing_row
+from cli.table import lay_out
 from tests.cli.bulk_answers import BATCH, SCHEDULE, WINDOW, batch, firing, schedule
 from tests.cli.conftest import Run
 from tests.cli.test_batch import form_of, posted, refused
@@ -60,7 +63,7 @@ def test_add_sends_file_rule_and_window_and_shows_the_next_five_firings(
     assert server.calls[-1].path == f"{PATH}/next?count=5"
     lines = result.stderr.splitlines()
     assert lines[0] == "next firings:"
-    assert lines[2] == "Fri 2026-10-23 22:00:00 +0200  2026-10-23 20:00:00Z"
+    assert lines[2] == "Fri  2026-10-23 22:00:00 +0200  2026-10-23 20:00:00 +0000"
 
 
 @pytest.mark.parametrize(
@@ -105,9 +108,9 @@ def test_next_shows_each_time_in_the_zone_of_the_schedule_and_in_utc(
     result = renderq("schedule", "next", SCHEDULE, "--count", "3")
     assert server.calls[0].path == f"{PATH}/next?count=3"
     assert [line.split("  ") for line in result.stdout.splitlines()[1:]] == [
-        ["Fri 2026-10-23 22:00:00 +0200", "2026-10-23 20:00:00Z"],
-        ["Sat 2026-10-24 22:00:00 +0200", "2026-10-24 20:00:00Z"],
-        ["Sun 2026-10-25 22:00:00 +0100", "2026-10-25 21:00:00Z"],
+        ["Fri", "2026-10-23 22:00:00 +0200", "2026-10-23 20:00:00 +0000"],
+        ["Sat", "2026-10-24 22:00:00 +0200", "2026-10-24 20:00:00 +0000"],
+        ["Sun", "2026-10-25 22:00:00 +0100", "2026-10-25 21:00:00 +0000"],
     ]
     assert json.loads(renderq("schedule", "next", SCHEDULE, "--json").stdout) == SLOTS
 
@@ -115,7 +118,7 @@ def test_next_shows_each_time_in_the_zone_of_the_schedule_and_in_utc(
 def test_next_of_a_schedule_without_a_zone_is_in_utc_alone(renderq: Run, server: ScriptedServer) -> None:
     server.add(f"{PATH}/next", SLOTS | {"timezone": None})
     lines = renderq("schedule", "next", SCHEDULE).stdout.splitlines()
-    assert lines[:2] == ["UTC", "2026-10-23 20:00:00Z"]
+    assert lines[:2] == ["UTC", "2026-10-23 20:00:00 +0000"]
 
 
 def test_next_says_when_there_is_none_and_when_it_is_disabled(renderq: Run, server: ScriptedServer) -> None:
@@ -132,14 +135,14 @@ def test_a_list_shows_next_firing_window_state_and_last_outcome(renderq: Run, se
     result = renderq("schedule", "list", "--limit", "1")
     [line] = [line for line in result.stdout.splitlines() if SCHEDULE in line]
     for words in (
-        "Tue 2026-12-01 22:00:00 +0100",
+        "2026-12-01 22:00:00 +0100",
         "22:00-06:00 Europe/Berlin",
         "  no  ",
-        "fired 11-30 ",
+        "fired 2026-11-30 ",
         "0 22 * * * Europe/Berlin",
     ):
         assert words in line
-    assert f"renderq schedule list --after {SCHEDULE}" in result.stderr
+    assert f" --after {SCHEDULE}" in result.stderr
     assert json.loads(renderq("schedule", "list", "--json").stdout)["data"] == [one]
 
 
@@ -147,7 +150,7 @@ def test_a_list_shows_next_firing_window_state_and_last_outcome(renderq: Run, se
     ("rule", "words"),
     [
         ({"cron": None, "every_s": 9000}, "every 2 h 30 min"),
-        ({"cron": None, "at": "2030-01-31T22:00:00Z"}, "at 2030-01-31T22:00:00Z"),
+        ({"cron": None, "at": "2030-01-31T22:00:00Z"}, "at 2030-01-31 23:00:00 +0100"),
     ],
 )
 def test_get_says_when_it_fires(
@@ -167,6 +170,48 @@ def test_fire_prints_the_batch_and_watch_follows_it(renderq: Run, server: Script
     assert json.loads(renderq("schedule", "fire", SCHEDULE, "--json").stdout)["batch_id"] == BATCH
     followed = renderq("schedule", "fire", SCHEDULE, "--json", "--watch")
     assert json.loads(followed.stdout)["status"] == "completed"
+
+
+def test_fire_says_what_keeps_its_batch_waiting(renderq: Run, server: ScriptedServer) -> None:
+    waiting = batch(warnings=["the window opens at 22:00"])
+    server.add(f"{PATH}/fire", firing(batch=waiting), status=202)
+    result = renderq("schedule", "fire", SCHEDULE)
+    assert (result.stdout, result.stderr.splitlines()[0]) == (f"{BATCH}\n", "the window opens at 22:00")
+
+
+def test_add_says_what_is_odd_about_its_rows(renderq: Run, server: ScriptedServer) -> None:
+    script_added(server, warnings=["row 2: colour is empty"])
+    assert "row 2: colour is empty\n" in add(renderq, *NIGHTLY, *TINY).stderr
+
+
+@pytest.mark.parametrize(
+    ("other", "is_twin"),
+    [({}, True), ({"enabled": False}, False), ({"name": "weekly"}, False)],
+)
+def test_add_warns_of_an_enabled_schedule_of_the_same_name(
+    renderq: Run, server: ScriptedServer, other: dict[str, Any], is_twin: bool
+) -> None:
+    there = schedule(id="the-other", **other)
+    server.add("/v1/schedules", {"data": [schedule(name="x")], "has_more": True, "last_id": "x"})
+    server.add("/v1/schedules", {"data": [there], "has_more": False, "last_id": "the-other"})
+    script_added(server)
+    result = add(renderq, *NIGHTLY, *TINY)
+    assert (result.exit_code, result.stdout) == (0, f"{SCHEDULE}\n"), result.output
+    assert ("the-other is enabled and has the same name" in result.stderr) is is_twin
+
+
+def test_a_list_on_80_columns_keeps_id_state_next_firing_and_name() -> None:
+    lines = lay_out(LIST_COLUMNS, [list_row(schedule())], 80, drop=LIST_DROP, least=NAME_CELLS)
+    assert lines == [
+        "id                                    on   next firing                name",
+        f"{SCHEDULE}  yes  2026-12-01 22:00:00 +0100  nightly",
+    ]
+
+
+def test_firings_on_80_columns_keep_batch_and_error_whole() -> None:
+    lines = lay_out(FIRING_COLUMNS, [firing_row(firing())], 80, drop=FIRING_DROP, least=ID_CELLS)
+    assert lines[1].endswith(BATCH)
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_firing_that_failed_says_why_and_ends_with_1(renderq: Run, server: ScriptedServer) -> None:
@@ -212,7 +257,7 @@ def test_a_firing_refused_for_the_moment_is_sent_again(renderq: Run, server: Scr
 def test_enable_and_disable_say_what_is_so_now(renderq: Run, server: ScriptedServer) -> None:
     server.add(f"{PATH}/enable", schedule())
     server.add(f"{PATH}/disable", schedule(enabled=False, next_at=None))
-    said = "enabled, next firing Tue 2026-12-01 22:00:00 +0100\n"
+    said = "enabled, next firing 2026-12-01 22:00:00 +0100\n"
     assert renderq("schedule", "enable", SCHEDULE).stdout == said
     assert renderq("schedule", "disable", SCHEDULE).stdout == "disabled\n"
 
@@ -221,9 +266,9 @@ def test_firings_are_listed_with_their_batches(renderq: Run, server: ScriptedSer
     data = [firing(), firing(outcome="failed", batch_id=None, error="no such model", kind="due", missed=3)]
     server.add(f"{PATH}/firings", {"data": data, "has_more": False, "last_id": None})
     lines = renderq("schedule", "firings", SCHEDULE).stdout.splitlines()
-    assert lines[0].split() == ["due", "fired", "kind", "outcome", "missed", "batch", "error"]
+    assert lines[0].split() == ["due", "fired", "kind", "outcome", "missed", "batch", "or", "error"]
     assert BATCH in lines[1]
-    assert lines[2].split()[4:7] == ["due", "failed", "3"]
+    assert lines[2].split()[6:9] == ["due", "failed", "3"]
     assert lines[2].endswith("no such model")
 
 

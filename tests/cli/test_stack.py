@@ -1,12 +1,19 @@
-"""How the stack knows its own worker."""
+"""How the stack knows its own worker, and when its programs cannot go on."""
 
+import os
 import socket
 import sys
 from pathlib import Path
 
+import pytest
+from sqlalchemy import text
+
 from cli.datafolder import DataFolder
+from cli.exits import CliError, ExitCode
+from cli.programs import api_program, child_environment, upkeep_program, worker_program
 from cli.stack import Stack, StackPlan
 from cli.supervisor import Program, Signals, Supervisor
+from core.db import Database
 from tests.fixtures.scripted_server import ScriptedServer
 
 
@@ -31,3 +38,32 @@ def test_a_worker_of_another_machine_with_the_same_process_id_is_not_taken_for_o
     finally:
         signals.count = 1  # hurry
         supervisor.stop()
+
+
+def test_no_program_is_started_again_on_the_tables_of_another_version(tmp_path: Path) -> None:
+    """As when a package is upgraded, and its database, below a system that runs."""
+    database = Database(f"sqlite:///{tmp_path / 'renderq.db'}")
+    database.upgrade()
+    with database.db_engine.begin() as connection:
+        connection.execute(text("update alembic_version set version_num = 'later'"))
+    database.dispose()
+    said: list[str] = []
+    folder = DataFolder(tmp_path)
+    folder.logs.mkdir()
+    environment = child_environment(folder, f"redis+socket://{tmp_path / 'none.sock'}", os.environ)
+    for program in (
+        api_program(folder, environment, "127.0.0.1", 0, trusted=False),
+        upkeep_program(folder, environment),
+        worker_program(folder, environment, "tiny", ()),
+    ):
+        supervisor = Supervisor(lambda *words: said.append(" ".join(words)), lambda *_: None, Signals())
+        child = supervisor.add(program)
+        child.is_proven = True
+        try:
+            with pytest.raises(CliError, match="the tables of another renderq") as raised:
+                supervisor.wait(lambda: False, "the end", 60)
+        finally:
+            supervisor.stop()
+        assert raised.value.code == ExitCode.OTHER_DATABASE
+        assert "does not know: a newer renderq has upgraded it" in raised.value.message
+    assert not said

@@ -1,11 +1,8 @@
 """Tables: identifiers whole, one line a row, fitted to a terminal only."""
 
-import os
-import time
-
 import pytest
 
-from cli.table import lay_out, short_time
+from cli.table import lay_out, left_out
 from tests.cli.job_answers import ID
 
 COLUMNS = ("id", "status", "model", "created", "prompt")
@@ -40,12 +37,7 @@ def test_controls_in_a_cell_are_shown_and_an_empty_one_is_a_dash() -> None:
     assert lay_out(("a", "b"), [("\x1b[2J", None)], None)[1] == "\\x1b[2J  -"
 
 
-def test_a_time_is_short_and_local(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "TZ", "Etc/GMT-2")
-    time.tzset()
-    try:
-        assert short_time("2026-11-30T21:51:07.123456Z") == "11-30 23:51:07"
-        assert short_time(None) is None
-    finally:
-        monkeypatch.undo()
-        time.tzset()
+def test_columns_without_room_are_named_and_elsewhere_there_are_none() -> None:
+    assert left_out(COLUMNS, [ROW], 80, drop=DROP) == ["model"]
+    assert left_out(COLUMNS, [ROW], 50, drop=DROP) == ["model", "created"]
+    assert left_out(COLUMNS, [ROW], None, drop=DROP) == []
