@@ -12,6 +12,7 @@ from api.middleware import Guard, RequestLog
 from api.openapi_document import build_openapi
 from api.problems import add_handlers
 from api.routes import batch_files, batches, content, health, home, jobs, models, schedules, workers
+from api.upload import UploadPlaces
 from api.waiting import WaitingRoom
 from core.artifacts import ArtifactStore
 from core.db import Database
@@ -41,6 +42,7 @@ def create_app(settings: Settings | None = None, *, any_host: bool = False) -> F
     app.state.is_stopping = lambda: False
     app.state.waiting_room = WaitingRoom()
     app.state.heavy_work = HeavyWork()
+    app.state.upload_places = UploadPlaces()
     for routes in (jobs, content, batches, batch_files, schedules, models, workers, health, home):
         app.include_router(routes.router)
     add_handlers(app)

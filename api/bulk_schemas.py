@@ -111,6 +111,9 @@ class ScheduleView(BaseModel):
     created_at: datetime
     updated_at: datetime
     last_firing: FiringView | None
+    warnings: list[str] = Field(
+        default=[], description="What its rows leave open, such as empty cells; when it is made or changed."
+    )
     urls: ScheduleUrls
 
 

@@ -13,6 +13,7 @@ from core import batches
 from policy.bulk import Order as JobOrder
 from policy.bulk import make_orders
 from policy.errors import FieldError
+from policy.gaps import find_gaps
 from policy.request import DRAWN_SEED_LIMIT
 from policy.windows import check_window
 
@@ -34,18 +35,20 @@ def submit_batch(
     with gather(errors):
         window = read_window(order.body.get("window"))
     orders = check_rows(services, order, errors)
+    template = order.body.get("template") or {}
     with services.database.transaction() as session:
         batch, replayed = batches.create_batch(
             session,
             caller=LOCAL_CALLER,
             name=order.body.get("name") or "",
             orders=orders,
-            template=order.body.get("template") or {},
+            template=template,
             window=window,
             max_attempts=services.settings.max_attempts,
             idempotency=None if key is None else (key, order.fingerprint()),
         )
         view = view_whole_batch(session, batch, base_url, Serving(services.heard_within_s))
+    view.warnings += find_gaps(template, orders)
     return view, replayed
 
 

@@ -9,6 +9,7 @@ from pydantic import AfterValidator
 
 from api.errors import Refused
 from api.heavy import HeavyWork
+from api.upload import UploadPlaces
 from core.artifacts import ArtifactStore
 from core.db import Database
 from core.ids import is_id
@@ -48,6 +49,11 @@ async def _heavy_work(request: Request) -> HeavyWork:
     return work
 
 
+async def _upload_places(request: Request) -> UploadPlaces:
+    places: UploadPlaces = request.app.state.upload_places
+    return places
+
+
 async def _base_url(request: Request) -> str:
     """Where callers reach this API: the operator's word, else the address that this call used."""
     services: Services = request.app.state.services
@@ -85,5 +91,6 @@ def _unknown(name: str, known: set[str]) -> str:
 
 ServicesDep = Annotated[Services, Depends(_services)]
 HeavyWorkDep = Annotated[HeavyWork, Depends(_heavy_work)]
+UploadPlacesDep = Annotated[UploadPlaces, Depends(_upload_places)]
 BaseUrl = Annotated[str, Depends(_base_url)]
 PathId = Annotated[str, Path(description="An id as this API gives it."), AfterValidator(_known_id)]

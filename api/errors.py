@@ -33,6 +33,10 @@ PROBLEMS: Mapping[str, tuple[int, str]] = MappingProxyType(
         "invalid_query": (422, "A query parameter is unknown or has a bad value."),
         "idempotency_key_reused": (422, "The same Idempotency-Key came with another body before."),
         "internal_error": (500, "A fault of ours; the log holds the details under the request id."),
+        "too_many_uploads": (
+            503,
+            "As many large bodies as this API takes at once are on their way; try again.",
+        ),
         "database_unavailable": (503, "The database does not answer; try again."),
         "artifact_store_unavailable": (503, "The store of files does not answer; try again."),
     },

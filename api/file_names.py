@@ -8,7 +8,7 @@ that differ only in case. The ending follows the type of the file.
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pathvalidate import sanitize_filename
@@ -37,13 +37,13 @@ class BadName(Exception):
 class FileNames:
     """Gives out the names of one archive."""
 
-    def __init__(self, template: str | None = None) -> None:
-        """Read ``template``; None means ``{row}``.
+    def __init__(self, template: str | None = None, columns: Collection[str] = ()) -> None:
+        """Read ``template``; None means ``{row}``. Only what is in ``columns`` may have dots in its name.
 
         Raises:
             BadName: It is no template, too long, or names a folder.
         """
-        self._template = _read(template or DEFAULT)
+        self._template = _read(template or DEFAULT, columns)
         self._names_index = "index" in self._template.names
         self._used: dict[str, int] = {}
 
@@ -96,13 +96,13 @@ def make_safe(stem: str) -> str:
     return f"_{clean[1:]}" if clean.startswith("-") else clean  # a command would take it for an option
 
 
-def _read(template: str) -> Template:
+def _read(template: str, columns: Collection[str]) -> Template:
     if len(template) > TEMPLATE_LIMIT:
         raise BadName(f"name has {len(template)} characters; at most {TEMPLATE_LIMIT} are read")
     if "/" in template or "\\" in template:
         raise BadName("name must not contain / or \\: the ZIP has no folders")
     try:
-        return read_template(_WRITTEN_ENDING.sub("", template))
+        return read_template(_WRITTEN_ENDING.sub("", template), columns)
     except InvalidTemplate as error:
         raise BadName(f"name: {error}") from None
 

@@ -24,6 +24,7 @@ from core.recurrence import check_recurrence
 from core.schedules import RULE
 from core.tables import Schedule
 from policy.errors import FieldError
+from policy.gaps import find_gaps
 
 Body = Mapping[str, Any]
 WHEN = ("cron", "at", "every_s")
@@ -41,7 +42,7 @@ def make_schedule(services: Services, upload: Upload, base_url: str) -> Schedule
     errors = list(check_head(body, ScheduleHead, ScheduleOrder))
     rule = _read_rule(body, errors)
     _check_window(body, rule, errors)
-    total = len(check_rows(services, order, errors))
+    orders = check_rows(services, order, errors)
     head = ScheduleHead.model_validate(
         {name: body[name] for name in ScheduleHead.model_fields if name in body}
     )
@@ -52,13 +53,15 @@ def make_schedule(services: Services, upload: Upload, base_url: str) -> Schedule
             name=head.name,
             rule=rule,
             order=_content(body) | {"text_cells": bool(order.text_cells)},
-            total=total,
+            total=len(orders),
             window=body.get("window"),
             misfire=Misfire(head.misfire),
             misfire_grace_s=head.misfire_grace_s,
             enabled=head.enabled,
         )
-        return read_schedule(session, schedule.id, base_url)
+        view = read_schedule(session, schedule.id, base_url)
+    view.warnings += find_gaps(body.get("template") or {}, orders)
+    return view
 
 
 def change_schedule(services: Services, schedule_id: str, upload: Upload, base_url: str) -> ScheduleView:
@@ -78,12 +81,15 @@ def change_schedule(services: Services, schedule_id: str, upload: Upload, base_u
     new = {name: change.body[name] for name in ScheduleHead.model_fields if name in change.body}
     new |= _new_rule(kept, change.body, errors)
     new |= _new_window(kept, change.body, new, errors)
-    new |= _new_content(services, kept, change, errors)
+    content, gaps = _new_content(services, kept, change, errors)
+    new |= content
     if "misfire" in new:
         new["misfire"] = Misfire(new["misfire"])
     with services.database.transaction() as session:
         schedules.update_schedule(session, schedule_id, LOCAL_CALLER, expected_version=kept.version, **new)
-        return read_schedule(session, schedule_id, base_url)
+        view = read_schedule(session, schedule_id, base_url)
+    view.warnings += gaps
+    return view
 
 
 def read_schedule(session: Session, schedule_id: str, base_url: str) -> ScheduleView:
@@ -131,12 +137,17 @@ def _new_window(kept: Schedule, body: Body, rule: Body, errors: list[FieldError]
 
 def _new_content(
     services: Services, kept: Schedule, change: Order, errors: list[FieldError]
-) -> dict[str, Any]:
-    """Check every row as it will be, also when only the template changes; raise all ``errors``."""
+) -> tuple[dict[str, Any], list[str]]:
+    """Check every row as it will be, also when only the template changes; raise all ``errors``.
+
+    Returns:
+        The columns that change, and warnings of what the rows leave open.
+    """
     if not any(name in change.body for name in CONTENT):
         check_nothing_wrong(errors)
-        return {}
+        return {}, []
     body = {**_content(kept.order), **{name: change.body[name] for name in CONTENT if name in change.body}}
     text_cells = change.text_cells if "rows" in change.body else kept.order.get("text_cells", False)
-    total = len(check_rows(services, Order(body, text_cells, change.said), errors))
-    return {"order": _content(body) | {"text_cells": bool(text_cells)}, "total": total}
+    orders = check_rows(services, Order(body, text_cells, change.said), errors)
+    columns = {"order": _content(body) | {"text_cells": bool(text_cells)}, "total": len(orders)}
+    return columns, list(find_gaps(body.get("template") or {}, orders))

@@ -98,7 +98,7 @@ def _thumbnail(data: bytes, side: int) -> Image.Image | None:
 
 def fit(text: str, width: int, font: Font) -> str:
     """Return as much of ``text`` as is ``width`` pixels wide, in letters that the font has."""
-    plain = make_drawable(text[:200])
+    plain = make_drawable(text[:200]).replace(" ", "  ")  # the font's space is 2 pixels wide
     if font.getlength(plain) <= width:
         return plain
     kept = bisect_right(range(len(plain)), float(width), key=lambda count: _length(plain, count, font)) - 1

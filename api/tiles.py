@@ -34,7 +34,7 @@ class Tile:
 def tile_of(job: Job, store: ArtifactStore) -> Tile:
     """Return the tile of one row: its first picture, or why there is none."""
     own = (as_text(value) for name, value in (job.batch_fields or {}).items() if name not in FIELDS)
-    title = " ".join([f"{job.batch_row}", *own])
+    title = " | ".join([f"{job.batch_row}", *own])
     words = str(job.plan["prompt"])
     if not job.artifacts:
         return Tile(title, words, _why_empty(job.state), note=job.error_message or "")

@@ -6,8 +6,8 @@ Only receiving happens on the event loop. What came waits in a temporary file wi
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import PureWindowsPath
 from tempfile import SpooledTemporaryFile
@@ -29,6 +29,9 @@ UPLOAD_LIMIT_BYTES = 32 * 1024 * 1024
 """Of the whole body, file and all."""
 UPLOAD_TIMEOUT_S = 300.0
 IN_MEMORY_BYTES = 1024 * 1024
+UPLOADS_AT_ONCE = 8
+"""Bodies larger than IN_MEMORY_BYTES; so the temporary files of all take a quarter of 1 GiB at most."""
+RETRY_S = 5
 FILE = "file"
 _MOST_PARTS = 40
 _BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
@@ -59,29 +62,70 @@ class Upload:
     parse: Callable[[], Order]
 
 
+class UploadPlaces:
+    """Bounds how many large bodies one application keeps; small ones need no place. For one event loop."""
+
+    def __init__(self, number: int = UPLOADS_AT_ONCE) -> None:
+        """Offer ``number`` places."""
+        self.free = number
+
+    @contextmanager
+    def watch(self) -> Iterator[Callable[[int], None]]:
+        """Yield what is to be told how large one body has grown; its place is free again after the block.
+
+        Raises:
+            Refused: 503, when it has become large and no place is free.
+        """
+        taken = False
+
+        def grown(size: int) -> None:
+            nonlocal taken
+            if taken or size <= IN_MEMORY_BYTES:
+                return
+            if self.free <= 0:
+                detail = f"{UPLOADS_AT_ONCE} large bodies are on their way already"
+                raise Refused("too_many_uploads", detail, headers={"Retry-After": str(RETRY_S)})
+            self.free -= 1
+            taken = True
+
+        try:
+            yield grown
+        finally:
+            self.free += taken
+
+
 @asynccontextmanager
 async def receive_order(
-    request: Request, parts: Parts, *, file_required: bool = True
+    request: Request, parts: Parts, places: UploadPlaces, *, file_required: bool = True
 ) -> AsyncGenerator[Upload, None]:
     """Wait for the body of ``request``: a JSON object, or a form of ``parts`` and a file. Kept for the block.
 
     Raises:
-        Refused: 400, 408, 413, 415 or 422: too large, too slow, of another type, or with parts that are
-            unknown, repeated or missing.
+        Refused: 400, 408, 413, 415, 422 or 503: too large, too slow, of another type, with parts that are
+            unknown, repeated or missing, or one of too many.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "multipart/form-data":
-        _check_is_json(request, media_type)
-        with SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
-            await _receive_into(spooled, request)
-            yield Upload(lambda: _parse_json_order(spooled))
-        return
-    form = await _receive_form(request)
-    try:
-        texts, file = _check_parts(form, parts, file_required=file_required)
-        yield Upload(lambda: _parse_form_order(texts, file, parts))
-    finally:
-        await form.close()
+    with places.watch() as grown:
+        if media_type != "multipart/form-data":
+            _check_is_json(request, media_type)
+            with SpooledTemporaryFile(IN_MEMORY_BYTES) as spooled:
+                await _receive_into(spooled, _chunks(request, grown))
+                yield Upload(lambda: _parse_json_order(spooled))
+            return
+        form = await _receive_form(request, grown)
+        try:
+            texts, file = _check_parts(form, parts, file_required=file_required)
+            yield Upload(lambda: _parse_form_order(texts, file, parts))
+        finally:
+            await form.close()
+
+
+async def _chunks(request: Request, grown: Callable[[int], None]) -> AsyncGenerator[bytes, None]:
+    size = 0
+    async for chunk in receive_chunks(request, UPLOAD_LIMIT_BYTES, UPLOAD_TIMEOUT_S):
+        size += len(chunk)
+        grown(size)
+        yield chunk
 
 
 def _check_is_json(request: Request, media_type: str) -> None:
@@ -91,9 +135,9 @@ def _check_is_json(request: Request, media_type: str) -> None:
     check_json_headers(request)
 
 
-async def _receive_into(spooled: Any, request: Request) -> None:  # noqa: ANN401 - a spooled file is a file
+async def _receive_into(spooled: Any, chunks: AsyncGenerator[bytes, None]) -> None:  # noqa: ANN401 - a file
     file = UploadFile(spooled)  # writes to the disk in a thread
-    async for chunk in receive_chunks(request, UPLOAD_LIMIT_BYTES, UPLOAD_TIMEOUT_S):
+    async for chunk in chunks:
         await file.write(chunk)
 
 
@@ -106,23 +150,25 @@ def _parse_json_order(spooled: IO[bytes]) -> Order:
 # --- forms ----------------------------------------------------------------------------------------------
 
 
-async def _receive_form(request: Request) -> FormData:
+async def _receive_form(request: Request, grown: Callable[[int], None]) -> FormData:
     """Latin-1 loses no byte, so that texts that are not UTF-8 can be refused and not guessed at."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused("unsupported_media_type", "send the body without Content-Encoding")
     boundary = _boundary(request)
     kind = f'multipart/form-data; charset=latin-1; boundary="{boundary}"'
     try:
-        return await _parser(Headers({"content-type": kind}), _whole(request, boundary)).parse()
+        return await _parser(
+            Headers({"content-type": kind}), _whole(_chunks(request, grown), boundary)
+        ).parse()
     except MultiPartException as error:
         raise Refused("malformed_form", f"the form cannot be read: {error.message}") from None
 
 
-async def _whole(request: Request, boundary: str) -> AsyncGenerator[bytes, None]:
+async def _whole(chunks: AsyncGenerator[bytes, None], boundary: str) -> AsyncGenerator[bytes, None]:
     """Yield the body, and miss its closing line, which the parser does not."""
     end = f"--{boundary}--".encode("ascii")
     last = b""
-    async for chunk in receive_chunks(request, UPLOAD_LIMIT_BYTES, UPLOAD_TIMEOUT_S):
+    async for chunk in chunks:
         yield chunk
         last = (last + chunk)[-2 * len(end) :]
     if end not in last:

@@ -39,7 +39,7 @@ class Blame:
 
     def add(self, row: Row, error: FieldError) -> None:
         """Takes a problem that was found while looking at `row`."""
-        name = error.field.partition(".")[0]
+        name = self._name_of(error.field)
         if name in self._frame.broken and name not in row.given and name not in row.varied:
             return  # told once, of the template
         self._found[self._origin(name, row), error.field, error.message].append((row, error))
@@ -52,6 +52,10 @@ class Blame:
             *(error for key, found in self._found.items() for error in self._told(key, found)),
         ]
         return sorted(told, key=lambda error: error.row or 0)
+
+    def _name_of(self, field: str) -> str:
+        """The field or column that is wrong; a column may have dots in its name."""
+        return field if field in self._frame.names else field.partition(".")[0]
 
     def _origin(self, name: str, row: Row) -> int | str:
         if name in row.varied:
@@ -77,7 +81,7 @@ class Blame:
         return len(found) == self._expansion.total > 1
 
     def _wherever_given(self, field: str, found: list[tuple[Row, FieldError]]) -> bool:
-        values = self._expansion.grid[field.partition(".")[0]]
+        values = self._expansion.grid[self._name_of(field)]
         return len(found) * len(values) >= self._expansion.total
 
     def _once(self, error: FieldError) -> FieldError:

@@ -7,7 +7,6 @@ What stands in rows and grid is taken as it is and never read as a template.
 Every problem of every row is reported at once; one that lies in the template is reported once.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +21,7 @@ from policy.frame import Frame, read_frame
 from policy.plan import RenderPlan, make_plan
 from policy.request import RenderRequest, parse_request
 from policy.request_shape import MOST_ERRORS
-from policy.wording import closest, listing, quote, show
+from policy.wording import closest, quote, show
 
 __all__ = ["MAX_ROWS", "Order", "make_orders"]
 
@@ -109,43 +108,38 @@ def _check_names(expansion: Expansion, frame: Frame) -> Iterator[FieldError]:
     """Yields names in texts that no row has a value for, and columns that nothing asks for."""
     if frame.unread:
         return  # a text that cannot be read may name any column
-    known = sorted(expansion.names)
+    columns = sorted(expansion.names)
+    unknown = [name for name in columns if name not in FIELDS and name not in frame.names]
     for name in sorted(frame.absent):
-        field = f"template.{frame.used_in(name)}"
-        nearest = _closest(name, known)
-        hint = f'; did you mean "{nearest}"?' if nearest else ""
-        message = f"{field} names {{{name}}}, and no row has a column of that name{hint}"
-        yield FieldError(field, message, name, known, nearest)
-    unknown = [name for name in known if name not in FIELDS and name not in frame.names]
+        nearest = _closest(name, unknown) or _closest(name, columns)
+        yield _absent(name, f"template.{frame.used_in(name)}", columns, nearest)
+        unknown = [column for column in unknown if column != nearest]  # one slip, told once
     yield from islice(_unknown_columns(unknown, expansion, frame), MOST_ERRORS)
     if len(unknown) > MOST_ERRORS:
         yield FieldError("rows", f"{len(unknown) - MOST_ERRORS} more columns are unknown", len(unknown))
 
 
+def _absent(name: str, field: str, columns: list[str], nearest: str | None) -> FieldError:
+    hint = f'; did you mean "{nearest}"?' if nearest else ""
+    message = f"{field} names {{{name}}}, and no row has a column of that name{hint}"
+    return FieldError(field, message, name, columns, nearest)
+
+
 def _unknown_columns(unknown: list[str], expansion: Expansion, frame: Frame) -> Iterator[FieldError]:
     known = [*RenderRequest.model_fields, *sorted(frame.names)]
-    uses = Counter(name for row in expansion.rows for name in row)
-    no_header = expansion.text_cells and frozenset(uses) <= frozenset(unknown)
+    no_header = expansion.text_cells and frozenset().union(*expansion.rows) <= frozenset(unknown)
     for name in unknown:
         nearest = _closest(name, known)
-        hint = f'did you mean "{nearest}"?' if nearest else f"known: {listing(known, 'and')}"
+        hint = f'did you mean "{nearest}"?' if nearest else "name it in a text of the template, or remove it"
         hint += "; is the first line of the file the header?" if no_header else ""
-        words = f"{quote(name)} is neither a field of a request nor named in a text of the template; {hint}"
-        if name in expansion.grid:
-            yield FieldError(f"grid.{show(name)}", f"grid: {words}", None, known, nearest)
-        else:
-            yield _unknown_column(name, words, uses[name], expansion, (known, nearest))
-
-
-def _unknown_column(
-    name: str, words: str, uses: int, expansion: Expansion, near: tuple[list[str], str | None]
-) -> FieldError:
-    first = next(number for number, row in enumerate(expansion.rows) if name in row)
-    number = first * expansion.per_row + 1
-    more = f" (and in {uses - 1} more rows)" if uses > 1 else ""
-    value = show(expansion.rows[first][name])
-    return FieldError(str(show(name)), f"row {number}: {words}{more}", value, *near, row=number)
+        in_grid = name in expansion.grid
+        field = f"grid.{show(name)}" if in_grid else str(show(name))
+        message = (
+            f"nothing uses {'' if in_grid else 'the column '}{quote(name)}{' of the grid' * in_grid}: {hint}"
+        )
+        yield FieldError(field, message, None, known if nearest else None, nearest)
 
 
 def _closest(name: str, known: list[str]) -> str | None:
-    return closest(name, known) or closest(name.lower(), known)
+    same = next((word for word in known if word.casefold() == name.casefold()), None)
+    return same or closest(name, known) or closest(name.lower(), known)

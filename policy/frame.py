@@ -92,7 +92,8 @@ def read_frame(template: Mapping[str, Any], catalogue: Catalogue, known: frozens
     """
     texts: dict[Place, Template] = {}
     errors: list[FieldError] = []
-    fields = {name: _read_field(name, value, texts, errors) for name, value in template.items()}
+    reader = _Reader(known, texts, errors)
+    fields = {name: reader.read_field(name, value) for name, value in template.items()}
     unread = bool(errors)
     broken: set[str] = set()
     for kind, error in check_shape(fields, RenderRequest):
@@ -112,29 +113,36 @@ def in_template(error: FieldError) -> FieldError:
     return FieldError(f"template.{error.field}", message, error.value, error.limit, error.nearest)
 
 
-def _read_field(name: str, value: object, texts: dict[Place, Template], errors: list[FieldError]) -> object:
-    """Returns the field with its plain texts final, and a stand-in for each text that a row must fill."""
-    if name in _TEXTS and isinstance(value, str):
-        return _read_text((name, None), value, texts, errors)
-    if name == "metadata" and isinstance(value, Mapping):
-        return {
-            key: _read_text((name, key), text, texts, errors) if isinstance(text, str) else text
-            for key, text in value.items()
-        }
-    return value
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the fields of one template; `texts` and `errors` gather what it finds."""
 
+    columns: frozenset[str]
+    texts: dict[Place, Template]
+    errors: list[FieldError]
 
-def _read_text(place: Place, text: str, texts: dict[Place, Template], errors: list[FieldError]) -> str:
-    try:
-        read = read_template(text)
-    except InvalidTemplate as flaw:
-        field = f"template.{_written(place)}"
-        errors.append(FieldError(field, f"{field}: {flaw}", show(text), "plain {names} in braces"))
-        return text
-    if not read.names:
-        return read.fill({})
-    texts[place] = read
-    return STAND_IN
+    def read_field(self, name: str, value: object) -> object:
+        """Returns the field with its plain texts final, and a stand-in for each that a row must fill."""
+        if name in _TEXTS and isinstance(value, str):
+            return self._read_text((name, None), value)
+        if name == "metadata" and isinstance(value, Mapping):
+            return {
+                key: self._read_text((name, key), text) if isinstance(text, str) else text
+                for key, text in value.items()
+            }
+        return value
+
+    def _read_text(self, place: Place, text: str) -> str:
+        try:
+            read = read_template(text, self.columns)
+        except InvalidTemplate as flaw:
+            field = f"template.{_written(place)}"
+            self.errors.append(FieldError(field, f"{field}: {flaw}", show(text), "plain {names} in braces"))
+            return text
+        if not read.names:
+            return read.fill({})
+        self.texts[place] = read
+        return STAND_IN
 
 
 def _conflicts(fields: Mapping[str, Any], catalogue: Catalogue) -> Iterator[tuple[str, str]]:

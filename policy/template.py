@@ -3,10 +3,13 @@
 `string.Formatter` reads the braces, so that `{{` and `}}` mean what they mean in Python. Nothing else of
 Python's formatting is known: a name is looked up and nothing is reached through it, neither attribute nor
 index, conversion, format or position. What is filled in is never read as a template again.
+
+Headers of tables have dots and colons in them (`Art.-Nr.`). So a name may be anything that is exactly the
+name of a column; it is then looked up as a whole, like any other.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from string import Formatter
 
@@ -48,8 +51,8 @@ class Template:
         return "".join(text if name is None else text + _look_up(name, values) for text, name in self.pieces)
 
 
-def read_template(text: str) -> Template:
-    """Reads the braces of `text`.
+def read_template(text: str, columns: Collection[str] = ()) -> Template:
+    """Reads the braces of `text`; `columns` are names that may stand in them whatever marks they have.
 
     Raises:
         InvalidTemplate: A brace stands alone, or something other than a plain name stands in braces.
@@ -58,7 +61,11 @@ def read_template(text: str) -> Template:
         parsed = list(Formatter().parse(text))
     except ValueError:
         raise InvalidTemplate(_lone_brace(text)) from None
-    return Template(tuple((literal, _plain(*field)) for literal, *field in parsed))
+    return Template(
+        tuple(
+            (literal, _name_in(name, form, conversion, columns)) for literal, name, form, conversion in parsed
+        )
+    )
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -77,30 +84,43 @@ def _look_up(name: str, values: Mapping[str, str]) -> str:
     return values[name]
 
 
-def _plain(name: str | None, form: str | None, conversion: str | None) -> str | None:
-    """Returns the name if it is one and nothing more."""
+def _name_in(
+    name: str | None, form: str | None, conversion: str | None, columns: Collection[str]
+) -> str | None:
+    """Returns what stands in braces if it is a column, or a name and nothing more; None without braces."""
     if name is None:
         return None
-    written = "{" + name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "") + "}"
+    whole = name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
+    return whole if whole in columns and _may_be_named(whole) else _plain(name, form, conversion, whole)
+
+
+def _plain(name: str, form: str | None, conversion: str | None, whole: str) -> str:
+    written = "{" + whole + "}"
     if not name or name.isdigit():
         raise InvalidTemplate(
             f"{show(written)} has no name; write {{name}}, or {{{{ and }}}} for plain braces"
         )
     if form or conversion or _REACHING.search(name):
-        raise InvalidTemplate(f"{show(written)} is more than a name; only a plain {{name}} can be filled in")
+        allowed = "only a plain {name} or the exact name of a column can be filled in"
+        raise InvalidTemplate(f"{show(written)} is more than a name; {allowed}")
     if not is_name(name):
         raise InvalidTemplate(f"{show(written)} is not a name that a column can have")
     return name
 
 
 def is_name(text: str) -> bool:
-    """Whether a column may be called so: a short, visible text without the marks of templates."""
+    """Whether any template may name it: a short, visible text without the marks of templates."""
+    return _may_be_named(text) and not re.search(r"[\[\].!:]", text)
+
+
+def _may_be_named(text: str) -> bool:
+    """Whether a template may name it when it is a column."""
     return (
         0 < len(text) <= LONGEST_NAME
         and text == text.strip()
         and text.isprintable()
         and not text.isdigit()
-        and not re.search(r"[{}\[\].!:]", text)
+        and not re.search(r"[{}]", text)
     )
 
 

@@ -49,7 +49,7 @@ def get_archive(
 
     ``results.csv`` comes last and tells of every row. When a file cannot be read the answer breaks off.
     """
-    names = _read_names(name)
+    names = _read_names(name, services, batch_id)
     with services.database.reading() as session:
         batch = batches.get_batch(session, batch_id, LOCAL_CALLER)
         _require_file(batch, batches.count_jobs(session, [batch_id])[batch_id][JobState.COMPLETED])
@@ -122,9 +122,15 @@ def _download(request: Request, pieces: Iterator[bytes], media_type: str, name: 
     return StreamingResponse(wanted, headers=headers, media_type=media_type)
 
 
-def _read_names(template: str | None) -> FileNames:
+def _read_names(template: str | None, services: Services, batch_id: str) -> FileNames:
+    """Look at the batch only when its columns decide whether ``template`` is one."""
     try:
         return FileNames(template)
+    except BadName:
+        with services.database.reading() as session:
+            columns = {name for _, fields in each_row(session, batch_id) for name in fields}
+    try:
+        return FileNames(template, columns)
     except BadName as bad:
         raise _bad_name(bad) from None
 

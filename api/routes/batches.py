@@ -10,7 +10,15 @@ from api.bulk_requests import BATCH_PARTS
 from api.bulk_schemas import BatchStatus, BatchView
 from api.bulk_submission import submit_batch
 from api.bulk_views import view_batch, view_whole_batch
-from api.deps import LOCAL_CALLER, BaseUrl, HeavyWorkDep, PathId, Services, ServicesDep
+from api.deps import (
+    LOCAL_CALLER,
+    BaseUrl,
+    HeavyWorkDep,
+    PathId,
+    Services,
+    ServicesDep,
+    UploadPlacesDep,
+)
 from api.heavy import run_heavy
 from api.idempotency import read_key
 from api.openapi_parts import IDEMPOTENCY_KEY, REPLAYED, json_or_form, problems, with_headers
@@ -38,11 +46,16 @@ LOOK_AGAIN_S = 2
     openapi_extra={"requestBody": json_or_form("BatchOrder", BATCH_PARTS), "parameters": [IDEMPOTENCY_KEY]},
 )
 async def create_batch(
-    request: Request, response: Response, services: ServicesDep, base_url: BaseUrl, heavy: HeavyWorkDep
+    request: Request,
+    response: Response,
+    services: ServicesDep,
+    base_url: BaseUrl,
+    heavy: HeavyWorkDep,
+    places: UploadPlacesDep,
 ) -> BatchView:
     """Check every row, then store all of them or none. Single jobs get through while the batch goes on."""
     key = read_key(request)
-    async with receive_order(request, BATCH_PARTS) as upload:
+    async with receive_order(request, BATCH_PARTS, places) as upload:
         batch, replayed = await run_heavy(heavy.rows, submit_batch, services, upload, key, base_url)
     if replayed:
         response.headers[REPLAYED] = "true"

@@ -11,7 +11,15 @@ from sqlalchemy import select
 from api.bulk_requests import SCHEDULE_PARTS
 from api.bulk_schemas import FiredView, FiringView, ScheduleView, Slots
 from api.bulk_views import view_firing, view_schedule, view_whole_batch
-from api.deps import LOCAL_CALLER, BaseUrl, HeavyWorkDep, PathId, Services, ServicesDep
+from api.deps import (
+    LOCAL_CALLER,
+    BaseUrl,
+    HeavyWorkDep,
+    PathId,
+    Services,
+    ServicesDep,
+    UploadPlacesDep,
+)
 from api.heavy import run_heavy
 from api.openapi_parts import json_or_form, problems, with_headers
 from api.queries import After, Limit, bad_query, check_ids
@@ -39,10 +47,15 @@ MOST_SLOTS = 100
     openapi_extra={"requestBody": json_or_form("ScheduleOrder", SCHEDULE_PARTS)},
 )
 async def create_schedule(
-    request: Request, response: Response, services: ServicesDep, base_url: BaseUrl, heavy: HeavyWorkDep
+    request: Request,
+    response: Response,
+    services: ServicesDep,
+    base_url: BaseUrl,
+    heavy: HeavyWorkDep,
+    places: UploadPlacesDep,
 ) -> ScheduleView:
     """Check the rule and every row, and keep them; each firing makes a batch of them."""
-    async with receive_order(request, SCHEDULE_PARTS) as upload:
+    async with receive_order(request, SCHEDULE_PARTS, places) as upload:
         schedule = await run_heavy(heavy.rows, make_schedule, services, upload, base_url)
     response.headers["Location"] = schedule.urls.self
     return schedule
@@ -78,10 +91,15 @@ def get_schedule(schedule_id: PathId, services: ServicesDep, base_url: BaseUrl) 
     openapi_extra={"requestBody": json_or_form("ScheduleChange", SCHEDULE_PARTS, file_required=False)},
 )
 async def patch_schedule(
-    request: Request, schedule_id: PathId, services: ServicesDep, base_url: BaseUrl, heavy: HeavyWorkDep
+    request: Request,
+    schedule_id: PathId,
+    services: ServicesDep,
+    base_url: BaseUrl,
+    heavy: HeavyWorkDep,
+    places: UploadPlacesDep,
 ) -> ScheduleView:
     """Change the named fields; a new rule counts from now on. Batches that were made stay as they are."""
-    async with receive_order(request, SCHEDULE_PARTS, file_required=False) as upload:
+    async with receive_order(request, SCHEDULE_PARTS, places, file_required=False) as upload:
         return await run_heavy(heavy.rows, change_schedule, services, schedule_id, upload, base_url)
 
 

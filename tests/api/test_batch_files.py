@@ -309,3 +309,36 @@ def test_a_long_batch_has_pages_that_lead_to_each_other(
 def test_a_bad_sheet_is_refused(client: TestClient, batch: Batch, query: str) -> None:
     problem = assert_problem(client.get(f"{batch['urls']['sheet']}?{query}"), 422, "invalid_query")
     assert [error["field"] for error in problem["errors"]] == [query.partition("=")[0]]
+
+
+# --- columns with any header, separators ----------------------------------------------------------------
+
+
+@ON_SQLITE
+def test_files_can_be_named_by_a_column_with_dots_in_its_name(client: TestClient) -> None:
+    template = TEMPLATE | {"metadata": {"Art.-Nr.": "{Art.-Nr.}"}}
+    body = {"template": template, "rows": [{"colour": "red", "Art.-Nr.": "4711"}]}
+    made = client.post("/v1/batches", json=body).json()
+    Worker.of(client).end(made["id"], png())
+    archive = client.get(made["urls"]["content"], params={"name": "{row}-{Art.-Nr.}"})
+    assert set(unpack(archive.content)) == {"1-4711.png", "results.csv"}
+    for name in ("{Art.-Nr}", "{row.__class__}", "{colour!r}"):
+        refused = client.get(made["urls"]["content"], params={"name": name})
+        assert_problem(refused, 422, "invalid_query")
+
+
+@ON_SQLITE
+@pytest.mark.parametrize(
+    ("word", "mark"),
+    [("comma", ","), ("semicolon", ";"), ("tab", "\t"), (",", ","), (";", ";"), ("\t", "\t"), (None, ",")],
+)
+def test_the_table_is_divided_as_the_caller_wants_it(
+    client: TestClient, batch: Batch, word: str | None, mark: str
+) -> None:
+    answer = client.get(batch["urls"]["results"], params={"separator": word} if word else {})
+    assert f'"row"{mark}"colour"{mark}"sku"{mark}' in answer.text
+
+
+@ON_SQLITE
+def test_another_separator_is_refused(client: TestClient, batch: Batch) -> None:
+    assert_problem(client.get(batch["urls"]["results"] + "?separator=%7C"), 422, "invalid_query")

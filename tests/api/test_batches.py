@@ -390,3 +390,20 @@ def test_a_page_of_another_site_cannot_order_with_a_form(client: TestClient) -> 
         headers={"Origin": "http://evil.example"},
     )
     assert_problem(answer, 403, "cross_site")
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+@pytest.mark.usefixtures("database_kind")
+def test_empty_cells_of_a_prompts_column_are_warned_of(client: TestClient) -> None:
+    template = {"model": "tiny", "prompt": "a {colour} house"}
+    body = {"template": template, "rows": [{"colour": "red"}, {"colour": ""}]}
+    gap = "1 row has an empty {colour} (row 2)"
+    batch = client.post("/v1/batches", json=body)
+    assert batch.status_code == 202
+    assert gap in batch.json()["warnings"]
+    schedule = client.post("/v1/schedules", json=body | {"name": "nightly", "every_s": 3600})
+    assert schedule.json()["warnings"] == [gap]
+    address = schedule.json()["urls"]["self"]
+    assert client.get(address).json()["warnings"] == []
+    assert client.patch(address, json={"template": template | {"seed": 7}}).json()["warnings"] == [gap]
+    assert client.patch(address, json={"name": "daily"}).json()["warnings"] == []

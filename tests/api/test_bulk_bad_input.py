@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from api.bulk_requests import BATCH_PARTS
 from api.errors import Refused
-from api.upload import UPLOAD_LIMIT_BYTES, receive_order
+from api.upload import IN_MEMORY_BYTES, UPLOAD_LIMIT_BYTES, UploadPlaces, receive_order
 from tests.api.parts import ORDER, assert_problem
 
 pytestmark = [
@@ -37,7 +37,7 @@ def send(client: TestClient, content: bytes, filename: str = "a.csv", **parts: A
 
 
 async def wait_for_order(request: Request) -> None:
-    async with receive_order(request, BATCH_PARTS):
+    async with receive_order(request, BATCH_PARTS, UploadPlaces()):
         pass
 
 
@@ -58,8 +58,8 @@ def wrong(problem: dict[str, Any]) -> list[Wrong]:
         (b"colour\nr\0d\n", [(None, "file")], "NUL"),
         (b"colour,colour\nred,blue\n", [(None, "colour")], "one name"),
         (b"colour,\nred,blue\n", [(None, "file")], "no name"),
-        (b"red\nblue\n", [(None, "template.prompt"), (1, "red")], "colour"),
-        (b"colour,size\nred,small\n", [(1, "size")], "size"),
+        (b"red\nblue\n", [(None, "template.prompt"), (None, "red")], "colour"),
+        (b"colour,size\nred,small\n", [(None, "size")], "size"),
         (b"colour\nred\nblue,small\n", [(2, "colour")], "row 2"),
         (b'colour\n"red\nblue\n', [(1, "file")], "never closed"),
         (b"colour,width\nred,65\nblue,64\nwhite,sixty\n", [(1, "width"), (3, "width")], "row 1"),
@@ -249,6 +249,43 @@ def test_a_file_that_does_not_arrive_is_not_waited_for_for_ever(monkeypatch: pyt
     with pytest.raises(Refused) as refused:
         asyncio.run(wait_for_order(request))
     assert refused.value.code == "body_timeout"
+
+
+@pytest.fixture
+def no_place_is_free(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client.app.state, "upload_places", UploadPlaces(0))  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("no_place_is_free")
+@pytest.mark.parametrize("path", ["/v1/batches", "/v1/schedules"])
+def test_a_large_body_too_many_is_sent_back_for_a_while_and_small_ones_are_not(
+    client: TestClient, path: str
+) -> None:
+    large = b"x" * IN_MEMORY_BYTES
+    answers = [
+        client.post(path, files={"file": ("a.csv", b"colour\n" + large)}),
+        client.post(path, content=b'{"name": "' + large, headers={"Content-Type": "application/json"}),
+    ]
+    for answer in answers:
+        assert_problem(answer, 503, "too_many_uploads")
+        assert int(answer.headers["retry-after"]) > 0
+    assert_problem(client.post(path, json={}), 422, "invalid_request")
+
+
+def test_a_place_is_kept_until_the_body_is_gone_and_free_again_whatever_happens(client: TestClient) -> None:
+    places = UploadPlaces(1)
+    with places.watch() as grown, places.watch() as other:
+        grown(IN_MEMORY_BYTES)
+        assert places.free == 1
+        grown(IN_MEMORY_BYTES + 1)
+        grown(IN_MEMORY_BYTES + 2)
+        assert places.free == 0
+        with pytest.raises(Refused):
+            other(UPLOAD_LIMIT_BYTES)
+    assert places.free == 1
+    before = client.app.state.upload_places.free  # type: ignore[attr-defined]
+    send(client, b"colour\n" + b"\xff" * (IN_MEMORY_BYTES + 1))
+    assert client.app.state.upload_places.free == before > 1  # type: ignore[attr-defined]
 
 
 def test_a_part_that_is_too_large_is_refused(client: TestClient) -> None:

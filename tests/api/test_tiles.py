@@ -24,13 +24,13 @@ def tile(state: str = "completed", *artifacts: Artifact, **values: Any) -> Tile:
 
 
 def test_a_tile_is_called_by_its_row_and_the_columns_that_are_no_fields_of_a_request() -> None:
-    assert (tile("queued").title, tile("queued").words) == ("3 A-1 true", "a red house")
+    assert (tile("queued").title, tile("queued").words) == ("3 | A-1 | true", "a red house")
 
 
 def test_the_first_of_several_pictures_stands_for_all() -> None:
     STORE.put("jobs/j/1/0.png", b"first")
     several = tile("completed", made(0), made(1))
-    assert several.title == "3 A-1 true (1 of 2)"
+    assert several.title == "3 | A-1 | true (1 of 2)"
     assert several.read is not None
     assert several.read() == b"first"
 

@@ -88,6 +88,13 @@ def test_numbers_and_truths_are_written_into_texts_as_json_writes_them() -> None
     assert order.plan.prompt == "12 1.5 true"
 
 
+def test_a_column_is_kept_whatever_its_header_is() -> None:
+    header = {"Art.-Nr.": "4711", "Preis (EUR)": "7,50", "Größe: cm": "3"}
+    template = {"model": "tiny", "prompt": "{Art.-Nr.}", "metadata": {name: f"{{{name}}}" for name in header}}
+    (order,) = ordered(template=template, rows=[header], text_cells=True)
+    assert (order.plan.prompt, order.request.metadata) == ("4711", header)
+
+
 def test_a_field_of_the_row_can_be_named_in_a_text_too() -> None:
     template = {"model": "tiny", "prompt": "a house", "metadata": {"seed": "{seed}"}}
     assert ordered(template=template, grid={"seed": [3]})[0].request.metadata == {"seed": "3"}

@@ -99,7 +99,7 @@ def test_problems_of_rows_come_in_the_order_of_the_rows() -> None:
     few = {**RED, "num_inference_steps": 4}
     rows = [{"colour": "red", "widht": 1}, few, {**RED, "width": 63}, few]
     assert told(template={**MUG, "cache": "fast"}, rows=rows) == [
-        (1, "widht"),
+        (None, "widht"),
         (2, "cache"),
         (3, "width"),
         (4, "cache"),
@@ -122,32 +122,45 @@ def test_what_some_rows_lack_is_told_of_each() -> None:
     assert told(template={"model": "tiny"}, rows=rows) == [(2, "prompt"), (4, "prompt")]
 
 
-def test_an_unknown_column_is_told_once_with_its_first_row_and_the_word_that_was_meant() -> None:
+def test_an_unknown_column_is_told_once_with_the_word_that_was_meant() -> None:
     errors = errors_of(template=MUG, rows=[RED, {**RED, "widht": 64}, {**RED, "widht": 64}])
-    assert [(error.row, error.field, error.nearest) for error in errors] == [(2, "widht", "width")]
-    assert errors[0].message == (
-        'row 2: "widht" is neither a field of a request nor named in a text of the template; '
-        'did you mean "width"? (and in 1 more rows)'
-    )
+    assert [(error.row, error.field, error.nearest) for error in errors] == [(None, "widht", "width")]
+    assert errors[0].message == 'nothing uses the column "widht": did you mean "width"?'
+    assert errors[0].limit[-1] == "colour"  # type: ignore[index]
 
 
-def test_a_far_off_column_is_answered_with_all_that_are_known() -> None:
-    (error,) = errors_of(template=MUG, rows=[{**RED, "zzzz": 1}])
-    assert "known: model, prompt" in error.message
-    assert error.message.endswith("metadata and colour")
+def test_a_far_off_column_is_told_in_a_few_words() -> None:
+    (error,) = errors_of(template=MUG, rows=[{**RED, "zzzz": 1}] * 50)
+    assert (error.row, error.field, error.limit) == (None, "zzzz", None)
+    words = "name it in a text of the template, or remove it"
+    assert error.message == f'nothing uses the column "zzzz": {words}'
+    (error,) = errors_of(template=MUG, rows=[RED], grid={"zzzz": [1]})
+    assert (error.field, error.message) == ("grid.zzzz", f'nothing uses "zzzz" of the grid: {words}')
 
 
 def test_a_column_in_capitals_is_recognised() -> None:
     assert errors_of(template=MUG, rows=[{**RED, "WIDTH": 64}])[0].nearest == "width"
 
 
-def test_a_name_that_no_row_has_is_told_once_with_the_column_that_was_meant() -> None:
-    errors = errors_of(template=MUG, rows=[{"color": "red"}] * 3)
-    assert [(error.row, error.field, error.nearest) for error in errors] == [
-        (None, "template.prompt", "color"),
-        (1, "color", "colour"),
-    ]
-    assert "template.prompt names {colour}, and no row has a column of that name" in errors[0].message
+@pytest.mark.parametrize("column", ["color", "Colour", "COLOUR"])
+def test_a_name_and_the_column_that_was_meant_are_one_error(column: str) -> None:
+    (error,) = errors_of(template=MUG, rows=[{column: "red"}] * 3)
+    assert (error.row, error.field, error.nearest) == (None, "template.prompt", column)
+    assert error.message == (
+        f'template.prompt names {{colour}}, and no row has a column of that name; did you mean "{column}"?'
+    )
+
+
+def test_a_column_that_is_taken_for_one_name_is_still_wrong_beside_others() -> None:
+    errors = errors_of(template=MUG, rows=[{"color": "red", "size": 1}])
+    assert [error.field for error in errors] == ["template.prompt", "size"]
+
+
+def test_columns_with_dots_in_their_names_are_told_of_their_rows() -> None:
+    template = {"model": "tiny", "prompt": "a {Art.-Nr.}"}
+    rows = [{"Art.-Nr.": "1"}, {"seed": 1}, {"Art.-Nr.": "a\0"}]
+    errors = errors_of(template=template, rows=rows, grid={"n": [1, 2]})
+    assert [(error.row, error.field) for error in errors] == [(3, "Art.-Nr."), (5, "Art.-Nr.")]
 
 
 def test_a_name_that_one_row_lacks_is_told_of_that_row() -> None:

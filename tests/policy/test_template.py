@@ -31,6 +31,40 @@ def test_a_text_without_names_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    "column",
+    [
+        "Art.-Nr.",
+        "Preis (EUR)",
+        "a.b",
+        "a[0]",
+        "Size: cm",
+        "a!r",
+        "0.__class__",
+        "x:>30",
+        "a.__class__.__mro__",
+    ],
+)
+def test_a_column_may_have_any_marks_in_its_name_and_nothing_is_reached_through_it(column: str) -> None:
+    text = read_template(f"<{{{column}}}>", {column, "a", "x", "0"})
+    assert text.names == {column}
+    assert text.fill({column: "1", "a": "2", "x": "3", "0": "4"}) == "<1>"
+
+
+@pytest.mark.parametrize(
+    "text", ["{Art.-Nr}", "{a.b.c}", "{a.__class__}", "{0.__class__}", "{a.b!r}", "{a.b:>3}"]
+)
+def test_what_is_not_exactly_a_column_stays_refused(text: str) -> None:
+    with pytest.raises(InvalidTemplate, match="is more than a name"):
+        read_template(text, {"Art.-Nr.", "a.b", "a", "0"})
+
+
+@pytest.mark.parametrize("column", ["", "0", " a ", "a:{b}", "a\nb", "x" * 101])
+def test_a_column_that_is_no_name_at_all_cannot_be_named(column: str) -> None:
+    with pytest.raises(InvalidTemplate):
+        read_template(f"{{{column}}}", {column})
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("{0.__class__}", r"\{0\.__class__\} is more than a name"),
