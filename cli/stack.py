@@ -23,6 +23,9 @@ LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 """For everything but the worker, whose model may take as long as it takes."""
 LOOK_S = 0.5
+SILENT_LOOK_S = 10.0
+SILENT_LOOKS = 3
+"""A worker is killed that counts as gone, so has missed its beats already, on so many looks in a row."""
 PORT_PATIENCE_S = 2.0
 """The processes of a killed `up` need a moment to end."""
 
@@ -54,6 +57,8 @@ class Stack:
         self.folder = folder
         self.supervisor = supervisor
         self.url = f"http://{bracketed(plan.host)}:{plan.port}"
+        self._looked_at = 0.0
+        self._silent = 0
         self.flower_url = None if plan.flower_port is None else f"http://{LOOPBACK}:{plan.flower_port}"
 
     def describe(self) -> dict[str, str | None]:
@@ -93,7 +98,19 @@ class Stack:
     def watch(self) -> None:
         """Look after the processes until asked to stop."""
         while True:
-            self.supervisor.tick()
+            self.look_after()
+
+    def look_after(self) -> None:
+        """Look after the processes once, also after a worker that is there and hangs as a whole."""
+        self.supervisor.tick()
+        now = time.monotonic()
+        if now < self._looked_at + SILENT_LOOK_S:
+            return
+        self._looked_at = now
+        self._silent = self._silent + 1 if self.worker_state() == "gone" else 0
+        if self._silent >= SILENT_LOOKS:
+            self._silent = 0
+            self.supervisor.kill("worker", "gives no sign of life")
 
     def worker_state(self) -> str:
         """The state of the worker that this stack runs now; empty while it has none."""

@@ -199,6 +199,11 @@ class Supervisor:
                 self._bury(child, child.process.returncode)
         self._rest()
 
+    def kill(self, name: str, reason: str) -> None:
+        """Kill a program that does not do its work; the next `tick` sees to its successor."""
+        self._say(name, reason)
+        self.children[name].send(signal.SIGKILL)
+
     def _rest(self) -> None:
         if self._signals.count:
             raise StopRequested

@@ -40,6 +40,35 @@ def test_a_worker_of_another_machine_with_the_same_process_id_is_not_taken_for_o
         supervisor.stop()
 
 
+def test_a_worker_that_gives_no_sign_of_life_is_killed_and_started_again(
+    tmp_path: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped by a signal it cannot end by itself, nor say that it hangs."""
+    monkeypatch.setattr("cli.stack.SILENT_LOOK_S", 0.0)
+    signals, said = Signals(), []
+    supervisor = Supervisor(lambda _, words: said.append(words), lambda *_: None, signals)
+    command = (sys.executable, "-c", "import os, signal, time; os.kill(os.getpid(), signal.SIGSTOP)")
+    child = supervisor.add(Program("worker", command, {}, tmp_path / "worker.log", stops=1))
+    stack = Stack(StackPlan(tmp_path), DataFolder(tmp_path), supervisor, None)
+    stack.url = server.url
+    assert child.process
+    row = {"pid": child.process.pid, "host": socket.gethostname()}
+    states = ["loading", "gone", "gone", "ready", "gone", "gone", "gone"]
+    for state in states:
+        server.add("/v1/workers", {"data": [row | {"state": state}]})
+    try:
+        for _ in states[:-1]:
+            stack.look_after()
+        assert said == []
+        stack.look_after()
+        assert said == ["gives no sign of life"]
+        supervisor.wait(lambda: "starting again" in said, "the next", 10)
+        assert "SIGKILL" in said[1]
+    finally:
+        signals.count = 1  # hurry
+        supervisor.stop()
+
+
 def test_no_program_is_started_again_on_the_tables_of_another_version(tmp_path: Path) -> None:
     """As when a package is upgraded, and its database, below a system that runs."""
     database = Database(f"sqlite:///{tmp_path / 'renderq.db'}")
