@@ -20,7 +20,7 @@ def rescue_times(database: Database, hits: Iterable[Hit]) -> list[float]:
     """
     killed = [hit for hit in hits if hit.fault.kind == "kill"]
     with database.reading() as session:
-        parents = dict(session.execute(select(Worker.id, Worker.pid)).tuples().all())
+        parents = {worker.id: worker.pid for worker in session.scalars(select(Worker))}
         tries = defaultdict(list)
         for attempt in session.scalars(select(Attempt).order_by(Attempt.job_id, Attempt.number)):
             tries[attempt.job_id].append(attempt)

@@ -57,6 +57,7 @@ class Result:
     rescue_s: list[float]
     lost_attempts: int
     duration_s: float
+    own_ends: Counter[str]
     restarts: dict[str, int] = field(default_factory=dict)
 
     def report(self) -> dict[str, Any]:
@@ -77,6 +78,7 @@ class Result:
             "lost_attempts": self.lost_attempts,
             "slowest_answer_s": round(self.told.slowest_s, 2),
             "faults": dict(sorted(self.faults.items())),
+            "ended_by_itself": dict(self.own_ends),
             "cells": len(self.cells),
             "duration_s": round(self.duration_s, 1),
             "seed": self.wish.seed,
@@ -196,5 +198,6 @@ def _result(
         rescue_times(system.database, striker.hits),
         lost,
         0.0,
+        striker.own_ends,
         {name: owned.starts - 1 for name, owned in system.owned.items()},
     )

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import httpx2
+import pytest
 from sqlalchemy import select, text
 
 from core.tables import Attempt, Event, Job, Worker
@@ -220,3 +221,9 @@ class Scene:
         """Let time pass that has to pass, as a lease has to run out."""
         end = time.monotonic() + seconds
         wait_until(lambda: time.monotonic() > end, seconds + 10)
+
+
+def on(*kinds: str) -> pytest.MarkDecorator:
+    """Run a test on these kinds of database, each in the xdist group that has its system."""
+    params = [pytest.param(kind, marks=pytest.mark.xdist_group(f"faults on {kind}")) for kind in kinds]
+    return pytest.mark.parametrize("database_kind", params, indirect=True)

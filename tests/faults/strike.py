@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from sqlalchemy.exc import SQLAlchemyError
 
 from core.errors import AppError
+from tasks.child import LOAD_FAILED
+from tasks.hearing import DEAF
 from tests.faults.owned import Owned
 from tests.faults.phases import LOOK_S, wait_phase
 from tests.faults.plan import ALL, Fault
@@ -23,6 +25,8 @@ from tests.faults.system import System
 
 PHASE_S = 2.0
 """How long a fault waits for its phase; then it strikes anyway, and counts as one while queued."""
+OWN_ENDS = {DEAF: "deaf", LOAD_FAILED: "not made ready"}
+"""Exit codes of a worker that no message reaches, or whose children were killed while they loaded."""
 END_S = 90.0
 """A process that was told to end has this long."""
 
@@ -53,6 +57,8 @@ class Striker:
         self.hits: list[Hit] = []
         self.counts: Counter[str] = Counter()
         self.cells: Counter[str] = Counter()
+        self.own_ends: Counter[str] = Counter()
+        """How often a worker ended by itself, as it should have, to be started again."""
         self.troubles: list[str] = []
         """What a process did that it should not have done."""
         self._repairs: dict[str, Repair] = {}
@@ -91,8 +97,14 @@ class Striker:
                 del self._repairs[name]
         for name, owned in self.system.owned.items():
             if not owned.runs and name not in self._repairs:
-                self.troubles.append(f"{name} ended by itself with {owned.code}")
+                self._note_end(owned)
                 owned.start()
+
+    def _note_end(self, owned: Owned) -> None:
+        if owned.code in OWN_ENDS:
+            self.own_ends[OWN_ENDS[owned.code]] += 1
+        else:
+            self.troubles.append(f"{owned.name} ended by itself with {owned.code}: {owned.said(500)}")
 
     def _rest(self, is_over: Callable[[], bool]) -> None:
         while not is_over():

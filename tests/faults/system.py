@@ -5,11 +5,12 @@ alone. The harness itself looks at the database and at Valkey past the proxies.
 """
 
 import os
+import random
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ import redis
 from sqlalchemy import make_url, select
 
 from cli.programs import renderq_command
-from cli.stack import choose_port, get_json
+from cli.stack import get_json, try_port
 from cli.valkey import find_server, server_command
 from core.artifacts import ArtifactStore
 from core.db import Database
@@ -106,12 +107,20 @@ class System:
 
     def wait_ready(self) -> None:
         """Return when the API answers and every worker is warm."""
-        wait_until(self.answers, START_S, f"the API; {self.owned['api'].said()}")
-        self.wait_workers()
+        self._wait(self.answers, "api")
+        self._wait(lambda: self.ready_workers() == len(self.layout.workers), *self.layout.workers)
 
-    def wait_workers(self) -> None:
-        logs = "\n".join(self.owned[name].said(2000) for name in self.layout.workers)
-        wait_until(lambda: self.ready_workers() == len(self.layout.workers), START_S, f"warm workers; {logs}")
+    def _wait(self, seen: Callable[[], bool], *names: str) -> None:
+        """Wait for what these processes bring about, as long as they run."""
+
+        def look() -> bool:
+            ended = [
+                f"{name} ended: {self.owned[name].said()}" for name in names if not self.owned[name].runs
+            ]
+            assert not ended, ended
+            return seen()
+
+        wait_until(look, START_S, f"{names}")
 
     def messages(self) -> int | None:
         """Messages in the queue; None while Valkey is away."""
@@ -160,7 +169,7 @@ def run_system(layout: Layout) -> Iterator[System]:
     with ExitStack() as stack:
         proxies = stack.enter_context(Proxies())
         url = stack.enter_context(_database_url(layout))
-        valkey_port = choose_port(HOST, 0)
+        valkey_port = free_port()
         redis_proxies = {
             name: proxies.add((HOST, valkey_port)) for name in ("api", "upkeep", *layout.workers)
         }
@@ -176,7 +185,7 @@ def run_system(layout: Layout) -> Iterator[System]:
         database = Database(url)
         stack.callback(database.dispose)
         database.upgrade()
-        api_port = choose_port(HOST, 0)
+        api_port = free_port()
         system = System(
             layout, settings, database, {}, redis_proxies, database_proxies, f"http://{HOST}:{api_port}"
         )
@@ -253,7 +262,7 @@ def _database_url(layout: Layout) -> Iterator[str]:
     if layout.database == "sqlite":
         yield f"sqlite:///{layout.folder}/renderq.db"
     elif layout.database == "postgresql":
-        port = choose_port(HOST, 0)
+        port = free_port()
         with postgres_server(port):
             yield f"postgresql://postgres@{HOST}:{port}/postgres"
     else:
@@ -273,6 +282,14 @@ def _database_proxies(proxies: Proxies, url: str, clients: tuple[str, ...]) -> d
 def _through(url: str, proxy: Proxy) -> str:
     past = make_url(url).difference_update_query(["host"])
     return past.set(host=HOST, port=proxy.port).render_as_string(hide_password=False)
+
+
+def free_port() -> int:
+    """A port that no outgoing connection takes while its server is down: those come from above."""
+    for port in random.sample(range(15_000, 32_000), 100):
+        with suppress(OSError):
+            return try_port(HOST, port)
+    raise RuntimeError("no free port")
 
 
 def left_behind(folder: Path) -> dict[int, str]:

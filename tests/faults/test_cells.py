@@ -15,12 +15,8 @@ from sqlalchemy import func, select
 
 from core.tables import IdempotencyKey, Job
 from tests.faults.conftest import LEASE_S
-from tests.faults.scene import LAST_STEP, Scene
+from tests.faults.scene import LAST_STEP, Scene, on
 from tests.fixtures.waiting import wait_until
-
-pytestmark = pytest.mark.xdist_group("faults")
-sqlite_only = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-postgresql_only = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 
 
 def hold_in(scene: Scene, phase: str) -> tuple[str, str, AbstractContextManager[None]]:
@@ -39,6 +35,7 @@ def reach(scene: Scene, phase: str, job_id: str, worker: str) -> None:
         scene.wait_files(job_id)
 
 
+@on("sqlite", "postgresql")
 @pytest.mark.parametrize("phase", ["starting", "saving", "committing"])
 def test_a_child_killed_in_any_phase_leaves_one_result(scene: Scene, phase: str) -> None:
     job_id, worker, held = hold_in(scene, phase)
@@ -49,6 +46,7 @@ def test_a_child_killed_in_any_phase_leaves_one_result(scene: Scene, phase: str)
     scene.check(job_id, "lost", "completed")
 
 
+@on("sqlite", "postgresql")
 def test_a_worker_killed_while_it_commits_is_followed_by_another_even_if_upkeep_slept(scene: Scene) -> None:
     job_id, worker, held = hold_in(scene, "committing")
     with scene.stopped("upkeep"):
@@ -60,6 +58,7 @@ def test_a_worker_killed_while_it_commits_is_followed_by_another_even_if_upkeep_
     scene.check(job_id, "lost", "completed")
 
 
+@on("sqlite", "postgresql")
 def test_what_a_worker_made_that_stood_still_for_longer_than_its_lease_is_not_taken(scene: Scene) -> None:
     job_id, worker = scene.held(3)
     said = scene.logged(worker)
@@ -75,7 +74,7 @@ def test_what_a_worker_made_that_stood_still_for_longer_than_its_lease_is_not_ta
     assert scene.events(job_id)[-1] == "job.completed"
 
 
-@sqlite_only
+@on("sqlite")
 def test_an_order_whose_answer_was_lost_with_the_api_is_one_job_when_it_is_sent_again(scene: Scene) -> None:
     body, key = {"prompt": "sent twice"}, "lost-with-the-api"
     answers: list[Any] = []
@@ -104,7 +103,7 @@ def test_an_order_whose_answer_was_lost_with_the_api_is_one_job_when_it_is_sent_
     scene.check(job_id, "completed")
 
 
-@sqlite_only
+@on("sqlite")
 def test_what_waits_when_redis_comes_back_without_its_data_is_done(scene: Scene) -> None:
     """Both workers are busy, three jobs wait behind them, and the messages of these are gone."""
     busy = [scene.held(3)[0] for _ in scene.system.layout.workers]
@@ -118,7 +117,7 @@ def test_what_waits_when_redis_comes_back_without_its_data_is_done(scene: Scene)
         scene.check(job_id, "completed")
 
 
-@sqlite_only
+@on("sqlite")
 def test_an_order_is_taken_while_the_api_cannot_reach_redis_and_runs_when_it_can(scene: Scene) -> None:
     for fault in ("refuse", "stall"):
         proxies = scene.system.redis_proxies
@@ -133,7 +132,7 @@ def test_an_order_is_taken_while_the_api_cannot_reach_redis_and_runs_when_it_can
         scene.check(job_id, "completed")
 
 
-@postgresql_only
+@on("postgresql")
 def test_a_worker_without_its_database_for_longer_than_its_lease_gives_its_job_up(scene: Scene) -> None:
     job_id, worker = scene.held(3)
     said = scene.logged(worker)
@@ -147,7 +146,7 @@ def test_a_worker_without_its_database_for_longer_than_its_lease_gives_its_job_u
     scene.check(job_id, "lost", "completed")
 
 
-@postgresql_only
+@on("postgresql")
 def test_a_commit_whose_answer_is_cut_off_is_done_once(scene: Scene) -> None:
     """Its worker cannot know whether it was done and does it again."""
     job_id, worker, held = hold_in(scene, "committing")
@@ -157,7 +156,7 @@ def test_a_commit_whose_answer_is_cut_off_is_done_once(scene: Scene) -> None:
     scene.check(job_id, "completed")
 
 
-@postgresql_only
+@on("postgresql")
 def test_an_order_without_the_database_is_refused_with_a_time_to_come_again(scene: Scene) -> None:
     proxy = scene.system.database_proxies["api"]
     proxy.refuse()
@@ -172,7 +171,7 @@ def test_an_order_without_the_database_is_refused_with_a_time_to_come_again(scen
     scene.check(again.json()["id"], "completed")
 
 
-@sqlite_only
+@on("sqlite")
 @pytest.mark.parametrize("name", ["api", "upkeep", "worker-1", "redis"])
 def test_a_process_that_is_told_to_end_while_jobs_run_and_wait_ends_and_loses_none(
     scene: Scene, name: str
@@ -189,7 +188,7 @@ def test_a_process_that_is_told_to_end_while_jobs_run_and_wait_ends_and_loses_no
         assert set(scene.outcomes(job_id)) <= {"handed_back", "completed"}
 
 
-@postgresql_only
+@on("postgresql")
 def test_a_worker_that_stands_still_in_the_middle_of_its_commit_does_not_keep_the_job(scene: Scene) -> None:
     """Its transaction holds the job's row, which rescue leaves alone until the server has ended it."""
     job_id, worker, held = hold_in(scene, "committing")
