@@ -256,15 +256,16 @@ def refusal(answer: httpx2.Response) -> Refusal:
     except (ValueError, KeyError, TypeError, AttributeError):
         messages = [f"{answer.request.url} answered {answer.status_code} {answer.reason_phrase}"]
     if problem.get("code") == "not_found":
-        messages[-1] += _where_ids_are(answer.request.url.path)
+        messages[-1] = _with_source(messages[-1], answer.request.url.path)
     away = answer.status_code >= 500 or answer.status_code in PATIENT_STATUS
     code = ExitCode.UNAVAILABLE if away else ExitCode.USAGE
     return Refusal("\n".join(map(printable, messages)), code, problem)
 
 
-def _where_ids_are(path: str) -> str:
+def _with_source(message: str, path: str) -> str:
+    """The message that an id is none, and which command shows those that there are."""
     command = next((command for start, command in LISTS.items() if path.startswith(start)), None)
-    return f" `{command}` shows the ids" if command else ""
+    return f"{message.rstrip('.')}; `{command}` shows the ids" if command else message
 
 
 def _detail(problem: Mapping[str, Any]) -> str:

@@ -311,7 +311,7 @@ def test_an_id_that_is_none_is_told_where_the_ids_are(
 ) -> None:
     server.add(path, {"code": "not_found", "detail": "There is none nightly."}, status=404)
     result = renderq(*command, "nightly")
-    assert result.stderr == f"renderq: There is none nightly. `{where}` shows the ids\n"
+    assert result.stderr == f"renderq: There is none nightly; `{where}` shows the ids\n"
 
 
 HOSTILE = "\x1b]0;pwn\x07\x1b[31mred\r\n\nfake row \u202e \x9b31m \x7f \ud800"
