@@ -34,6 +34,9 @@ SHORT_S = (0.3, 3.0)
 LONG_S = (5.5, 9.0)
 """Longer than a lease."""
 LONG_SHARE = 0.2
+LATE = {"worker child", "worker host", "database", "database connection"}
+LATE_SHARE = 0.6
+"""Of the stops and outages after which a worker comes back with the result of a job that it may have lost."""
 GAP_S = 1.2
 LONGEST_GAP_S = 4.0
 
@@ -89,6 +92,10 @@ def draw_plan(seed: int, database: str) -> Iterator[Fault]:
                 gap_s=min(draw.expovariate(1 / GAP_S), LONGEST_GAP_S),
                 worker=draw.choice(WORKERS),
                 whose=draw.choice((ALL, "api", "upkeep", *WORKERS)),
-                lasts_s=draw.uniform(*(LONG_S if draw.random() < LONG_SHARE else SHORT_S)),
+                lasts_s=_draw_length(draw, LATE_SHARE if component in LATE else LONG_SHARE),
                 chance=draw.randrange(2**32),
             )
+
+
+def _draw_length(draw: random.Random, long_share: float) -> float:
+    return draw.uniform(*(LONG_S if draw.random() < long_share else SHORT_S))
