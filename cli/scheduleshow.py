@@ -69,5 +69,6 @@ def show(schedule: "Schedule", *, as_json: bool) -> None:
             ("model", template.get("model")),
             ("prompt", template.get("prompt")),
             ("last outcome", last_outcome(schedule)),
+            *(("note", warning) for warning in schedule.get("warnings") or []),
         ]
     )

@@ -43,6 +43,7 @@ def in_folder() -> list[str]:
         (("download", "--name", "{row}-{sku}"), "content?name=%7Brow%7D-%7Bsku%7D", "renderq-456789ab.zip"),
         (("download",), "content", "renderq-456789ab.zip"),
         (("results",), "results", "renderq-456789ab.csv"),
+        (("results", "--separator", ";"), "results?separator=%3B", "renderq-456789ab.csv"),
         (("sheet", "--columns", "4", "--page", "2"), "sheet?columns=4&page=2", "renderq-456789ab.png"),
     ],
 )

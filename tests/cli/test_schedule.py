@@ -1,7 +1,11 @@
 """schedule add, list, next, fire, edit and the rest against a server whose answers are written down."""
 
 import json
+import os
+import pty
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -309,8 +313,9 @@ def test_edit_sends_what_was_given_and_nothing_else(
 
 
 def test_edit_can_replace_the_rows(renderq: Run, server: ScriptedServer) -> None:
-    server.add(PATH, schedule())
-    assert renderq("schedule", "edit", SCHEDULE, "--file", "products.csv", "--no-window").exit_code == 0
+    server.add(PATH, schedule(warnings=["row 1: colour is empty"]))
+    result = renderq("schedule", "edit", SCHEDULE, "--file", "products.csv", "--no-window")
+    assert (result.exit_code, "row 1: colour is empty\n" in result.stdout) == (0, True)
     [call] = [call for call in server.calls if call.method == "PATCH"]
     form = form_of(call)
     assert form.pop("file")[0].decode() == Path("products.csv").read_text()
@@ -351,3 +356,18 @@ def test_names_and_errors_of_others_cannot_drive_the_terminal(
     assert result.exit_code == 0, result.output
     assert not set(result.output) & {"\x1b", "\r", "\u202e", "\x9b", "\x7f"}
     assert not any(line.startswith("fake row") for line in result.output.splitlines())
+
+
+def test_a_terminal_of_80_columns_is_told_which_columns_have_no_room(server: ScriptedServer) -> None:
+    server.add("/v1/schedules", {"data": [schedule()], "has_more": False, "last_id": SCHEDULE})
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-P", "-m", "cli.main", "schedule", "list"]
+    env = os.environ | {"RENDERQ_URL": server.url, "COLUMNS": "80"}
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, env=env, check=True, text=True)
+    os.close(theirs)
+    shown = os.read(ours, 65536).decode().splitlines()
+    os.close(ours)
+    assert shown[0].split() == ["id", "on", "next", "firing", "name"]
+    assert max(map(len, shown)) <= 80
+    said = "not shown: window, last outcome, when (a wider terminal or --json has them)\n"
+    assert done.stderr == said
