@@ -6,9 +6,9 @@ Each line is a system of its own: Valkey, workers under the supervisor and, for 
 A long job begins, half a second later its whole worker or its worker's child alone gets kill -9, and the time
 from there to the job's next run is taken. Lines with two workers have one standing by; with one, only the
 worker that the supervisor starts again can take the job. What is started again loads no model here: the time
-of a real load comes on top where nothing stands by, and on a busy machine that of the start itself. Then a job
-that lasts two and a half times the lease, or the visibility timeout, runs with nothing killed, and its runs
-are counted.
+of a real load comes on top where nothing stands by, and on a busy machine that of the start itself. Then a
+job that lasts two and a half times the lease, or the visibility timeout, runs with nothing killed, and its
+runs are counted.
 
 The times are those of timers, so some lines are measured side by side. Ends with 1 when a goal is missed, and
 keeps that line's logs.
