@@ -25,6 +25,7 @@ class _Cells(ctypes.Structure):
         ("beat_at", ctypes.c_double),
         ("kill_at", ctypes.c_double),
         ("due_at", ctypes.c_double),
+        ("asking", ctypes.c_longlong),
         ("holding", ctypes.c_longlong),
         ("idle_since", ctypes.c_double),
         ("turned_at", ctypes.c_double),
@@ -41,6 +42,7 @@ class _Cells(ctypes.Structure):
     beat_at: float
     kill_at: float
     due_at: float
+    asking: int
     holding: int
     idle_since: float
     turned_at: float
@@ -134,16 +136,17 @@ class Board:
 
     def begin_job(self, limit_s: float | None = None) -> None:
         """Say that a job runs, which may do so for ``limit_s`` seconds."""
-        self.cells.kill_at = 0
+        self.cells.kill_at = self.cells.asking = 0
         self.cells.due_at = time.monotonic() + limit_s if limit_s else 0
         self.cells.beat_at = self.cells.job_since = time.monotonic()
 
     def end_job(self) -> None:
         self.cells.job_since = self.cells.kill_at = self.cells.beat_at = self.cells.due_at = 0
 
-    def beat(self) -> None:
-        """Say that the job's heartbeat thread still runs."""
+    def beat(self, *, asking: bool = False) -> None:
+        """Say that the job's heartbeat thread still runs, and whether it waits for the database now."""
         self.cells.beat_at = time.monotonic()
+        self.cells.asking = asking
 
     def drain(self, seconds: float) -> None:
         """Take no more jobs, and have the running one end within ``seconds``; a second call means now."""

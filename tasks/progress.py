@@ -109,13 +109,14 @@ class Progress:
 
     def _watch(self) -> None:
         while not self._end.wait(LOOK_S):
-            self._board.beat()
+            self._board.beat(asking=True)
             try:
                 self._tick()
             except DATABASE_ERRORS as error:
                 # The lease outlives a short outage; should it not, the end of the attempt finds that out.
                 self.failures += 1
                 _log.warning("job.heartbeat_failed", job_id=self.job.id, error=type(error).__name__)
+            self._board.beat()
             if self._cancel or self._overdue():
                 self._board.kill_after(self._kill_grace_s)
 

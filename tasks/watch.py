@@ -129,6 +129,7 @@ class Watch(threading.Thread):
         now = time.monotonic()
         if not self._quit_at:
             self._quit_at = now
+            _log.info("worker.job_interrupted", child_pid=self._board.cells.child_pid)
             tell(self._board.cells.child_pid, signal.SIGQUIT)
         elif now > self._quit_at + QUIT_GRACE_S:
             self._kill("its job does not end and the worker stops")
@@ -160,7 +161,8 @@ class Watch(threading.Thread):
 
     def _kill_hung(self) -> None:
         cells, now = self._board.cells, time.monotonic()
-        overdue = bool(cells.due_at) and now > cells.due_at
+        # Its heartbeat may also wait for a database that hangs; then the job itself does not.
+        overdue = bool(cells.due_at) and now > cells.due_at and not cells.asking
         frozen_s = self._setup.settings.lease_s * (OVERDUE_LEASES if overdue else FROZEN_LEASES)
         if cells.kill_at and now > cells.kill_at:
             self._kill("its job did not stop when it had to")

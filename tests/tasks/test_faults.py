@@ -167,7 +167,7 @@ def test_a_delayed_try_is_sent_once_when_its_time_has_come(quick_stage: Stage, w
     wait_until(lambda: quick_stage.outcomes(delayed) == ["retried"], what="the pause")
     plan = painted(quick_stage)
     with quick_stage.database.transaction() as session:
-        session.execute(update(Job).where(Job.id == delayed).values(run_after=now(2.0), plan=plan))
+        session.execute(update(Job).where(Job.id == delayed).values(run_after=now(4.0), plan=plan))
     assert quick_stage.messages() == 0
     quick_stage.wait_job(delayed)
     assert quick_stage.outcomes(delayed) == ["retried", "completed"]

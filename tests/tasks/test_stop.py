@@ -86,6 +86,7 @@ def test_a_worker_that_is_told_to_stop_while_it_saves_completes_its_job(stage: S
     assert stage.outcomes(job_id) == ["completed"]
 
 
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 def test_a_worker_that_is_hurried_while_it_commits_completes_its_job_or_hands_it_back(stage: Stage) -> None:
     worker = stage.warm_worker(stand_in=True)
     with ExitStack() as row:
@@ -95,7 +96,9 @@ def test_a_worker_that_is_hurried_while_it_commits_completes_its_job_or_hands_it
             row.enter_context(held_row(stage, job_id))
         wait_until(lambda: list(stage.artifacts.list(f"jobs/{job_id}/")), what="the file")
         worker.signal(signal.SIGTERM)
+        wait_draining(worker)
         worker.signal(signal.SIGTERM)
+        wait_until(lambda: "worker.job_interrupted" in worker.text(), what="the child was told")
     assert worker.wait_exit() == 0
     job = stage.job(job_id)
     assert (job.state, stage.outcomes(job_id)) in (

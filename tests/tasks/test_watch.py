@@ -200,14 +200,15 @@ def test_a_job_over_its_time_whose_heartbeat_stands_still_ends_before_its_lease(
 ) -> None:
     board.begin_job(limit_s=0.1)
     board.cells.beat_at -= stage.settings.lease_s / 2
-    assert died_by(child) == signal.SIGKILL
-    assert stage.settings.lease_s / 2 > stage.settings.heartbeat_s
+    assert died_by(child, stage.settings.lease_s) == signal.SIGKILL
 
 
-def test_a_short_silence_of_a_job_that_has_time_is_no_reason_to_kill(
-    stage: Stage, board: Board, worker_id: str, child: subprocess.Popen[bytes]
+@pytest.mark.parametrize(("limit_s", "asks"), [(3600, False), (0.1, True)])
+def test_a_short_silence_is_no_reason_to_kill_a_job_that_has_time_or_waits_for_the_database(
+    stage: Stage, board: Board, worker_id: str, child: subprocess.Popen[bytes], limit_s: float, asks: bool
 ) -> None:
-    board.begin_job(limit_s=3600)
+    board.begin_job(limit_s)
+    board.cells.asking = asks
     board.cells.beat_at -= stage.settings.lease_s / 2
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(1)
