@@ -23,7 +23,7 @@ from tests.faults.plan import ALL, Fault
 from tests.faults.proxy import Proxy
 from tests.faults.system import System
 
-PHASE_S = 2.0
+PHASE_S = 5.0
 """How long a fault waits for its phase; then it strikes anyway, and counts as one while queued."""
 OWN_ENDS = {DEAF: "deaf", LOAD_FAILED: "not made ready"}
 """Exit codes of a worker that no message reaches, or whose children were killed while they loaded."""
