@@ -9,7 +9,7 @@ TORCH_INDEX ?=
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format openapi clean
+.PHONY: help demo up test chaos check format openapi clean
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ up: $(VENV)/.worker ## run the whole system on this machine until Ctrl-C
 
 test: check ## every check and every test
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup
+
+chaos: $(VENV)/.dev ## break a running system at random, on both databases, and check that no job is lost
+	@$(BIN)/python -m benchmarks.chaos --jobs 1000 --seed $(or $(SEED),1) --database sqlite
+	@$(BIN)/python -m benchmarks.chaos --jobs 1000 --seed $(or $(SEED),1) --database postgresql
 
 check: $(VENV)/.dev ## lint, format, types, import rule
 	@$(BIN)/ruff check .
