@@ -54,7 +54,7 @@ def count_ready(stage: Stage) -> int:
         return workers.count_ready(session, "tiny", within_s=within_s)
 
 
-DEAF_S = 0.4
+DEAF_S = 0.2
 
 
 @pytest.fixture
