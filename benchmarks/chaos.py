@@ -24,6 +24,8 @@ from typing import Any
 
 from tests.faults.run import Result, Wish, run
 
+MOST_SHOWN = 50
+"""Lines about broken promises; ``findings.txt`` in the folder has all."""
 JOBS_PER_MINUTE = 250.0
 """About two thirds of what two paced workers can do while they are being killed, on two cores."""
 
@@ -60,8 +62,9 @@ def conclude(result: Result, folder: Path) -> int:
     if not broken:
         shutil.rmtree(folder, ignore_errors=True)
         return 0
-    for words in broken:
+    for words in broken[:MOST_SHOWN]:
         print(words, file=sys.stderr)
+    (folder / "findings.txt").write_text("\n".join(broken))
     print(f"everything is kept in {folder}", file=sys.stderr)
     return 1
 

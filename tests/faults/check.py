@@ -36,7 +36,8 @@ class Findings:
     other: list[str] = field(default_factory=list)
 
     def all(self) -> list[str]:
-        return [*self.lost, *self.doubled, *self.changed, *self.other]
+        """Each one once."""
+        return list(dict.fromkeys([*self.lost, *self.doubled, *self.changed, *self.other]))
 
 
 def check_inside(database: Database, artifacts: ArtifactStore, findings: Findings) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """One run: a system, callers who order all the while, faults by a plan, and the check of every promise."""
 
 import itertools
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ DRAIN_S = 180.0
 """Seconds for the last jobs when all faults are over."""
 TIDY_S = 30.0
 LOOK_S = 0.1
+ORDER_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 Say = Callable[[str], None]
 
 
@@ -69,9 +71,9 @@ class Result:
             "failed": self.states["failed"],
             "canceled": self.states["canceled"],
             "expired": self.states["expired"],
-            "lost": len(self.findings.lost),
-            "doubled": len(self.findings.doubled),
-            "terminal_changed": len(self.findings.changed),
+            "lost": count_orders(self.findings.lost),
+            "doubled": count_orders(self.findings.doubled),
+            "terminal_changed": count_orders(self.findings.changed),
             "other": len(self.findings.other),
             "rescue_s": summarise(self.rescue_s),
             "rescued": len(self.rescue_s),
@@ -85,6 +87,11 @@ class Result:
             "database": self.wish.database.partition(":")[0],
             "persistent_redis": is_persistent(self.wish.seed),
         }
+
+
+def count_orders(findings: Iterable[str]) -> int:
+    """How many jobs or batches the findings tell of; one without an id counts as one of its own."""
+    return len({found[0] if (found := ORDER_ID.search(words)) else words for words in findings})
 
 
 def is_persistent(seed: int) -> bool:
