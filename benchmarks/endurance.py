@@ -45,8 +45,8 @@ from cli.supervisor import Signals, Supervisor
 EVERY = 50
 WARM_UP = 0.2
 CANCEL_EVERY = 25
-PLAY = 2
-"""Handles or threads that may be more at the end: those of a pool come when they are needed."""
+PLAY = 3
+"""Handles or threads that may be more at the end: a further connection to SQLite has three files."""
 COLOURS = ("white", "yellow", "pink", "gray", "red", "blue", "green")
 FORMATS = ("png", "jpeg", "webp")
 PROGRAMS = ("worker", "api", "upkeep")

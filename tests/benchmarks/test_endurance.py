@@ -37,7 +37,7 @@ def test_a_process_that_was_replaced_or_keeps_handles_is_not_steady() -> None:
     replaced = describe(looks(10, 10) + looks(10, 10, pid=8), warm_up=0)
     assert replaced["replaced"] == 1
     assert not is_steady(replaced)
-    assert not is_steady(describe(looks(10, 10) + looks(10, 10, handles=23), warm_up=0))
+    assert not is_steady(describe(looks(10, 10) + looks(10, 10, handles=24), warm_up=0))
 
 
 def test_every_order_is_valid_and_unlike_the_others() -> None:
