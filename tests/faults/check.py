@@ -19,6 +19,7 @@ from core.errors import AppError
 from core.lifecycle import ENDED_BATCH, TERMINAL, JobState, Outcome
 from core.tables import Artifact, Attempt, Batch, Event, IdempotencyKey, Job
 from tests.faults.callers import Told
+from tests.faults.orders import is_ours
 
 ENDINGS = frozenset({"job.completed", "job.failed", "job.canceled", "job.expired"})
 FAILS_BY_FAULTS = frozenset({"worker_lost"})
@@ -156,6 +157,11 @@ def check_outside(url: str, told: Told, states: Mapping[str, str], findings: Fin
     ]
     findings.lost += [
         f"the batch {key} was accepted and is not there" for key in told.batches.keys() - batches.keys()
+    ]
+    findings.doubled += [
+        f"the job {job_id} was made and no caller was told of it"
+        for job_id, job in seen.items()
+        if job["batch_id"] is None and is_ours(job["request"]) and job_id not in told.jobs
     ]
     shown = {job_id: job["status"] for job_id, job in seen.items()}
     findings.other += [

@@ -1,7 +1,7 @@
 """What the callers of a run order, drawn from a seed: single jobs, batches, repeats, cancels."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ BATCH_SHARE = 0.03
 BATCH_ROWS = (4, 12)
 _HOW_BATCH: Sequence[How] = ("once", "once", "repeat", "cancel")
 STEPS = 8
+PROMPT = "picture"
 HURRIED_SHARE = 0.03
 """Of the jobs that expire when no worker takes them within a second."""
 TEMPLATE: dict[str, Any] = {"model": "tiny", "num_inference_steps": STEPS, "cache": "off"}
@@ -58,10 +59,15 @@ def draw_orders(seed: int, jobs: int) -> list[Order]:
     return orders
 
 
+def is_ours(request: Mapping[str, Any]) -> bool:
+    """Whether a single job's request is one that was drawn here."""
+    return str(request["prompt"]).startswith(PROMPT)
+
+
 def _draw_single(draw: random.Random) -> Order:
     number = draw.randrange(2**31)
     body = TEMPLATE | {
-        "prompt": f"picture {number}",
+        "prompt": f"{PROMPT} {number}",
         "seed": number,
         "n": 2 if draw.random() < 0.1 else 1,
         "priority": draw.choice(("low", "normal", "normal", "high")),
