@@ -18,11 +18,13 @@ _JOB_COLUMNS = (
     "batch_id VARCHAR(36) CONSTRAINT fk_jobs_batch_id REFERENCES batches (id)",
     "batch_row INTEGER",
     "batch_fields JSON",
-    "held BOOLEAN DEFAULT false NOT NULL CONSTRAINT ck_jobs_held_is_queued "
-    "CHECK (NOT held OR (state = 'queued' AND batch_id IS NOT NULL))",
+    (
+        "held BOOLEAN DEFAULT false NOT NULL CONSTRAINT ck_jobs_held_is_queued "
+        "CHECK (NOT held OR (state = 'queued' AND batch_id IS NOT NULL))"
+    ),
     "superseded BOOLEAN DEFAULT false NOT NULL",
 )
-"""Added in plain SQL: making the table anew, as SQLite needs for anything else, would empty those below it."""
+"""Added in plain SQL: making the table anew, as SQLite else needs, would empty those that refer to it."""
 
 
 def upgrade() -> None:

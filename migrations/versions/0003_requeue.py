@@ -9,8 +9,10 @@ branch_labels = None
 depends_on = None
 
 _COLUMNS = (
-    "parked BOOLEAN DEFAULT false NOT NULL CONSTRAINT ck_jobs_parked_is_failed "
-    "CHECK (NOT parked OR state = 'failed')",
+    (
+        "parked BOOLEAN DEFAULT false NOT NULL CONSTRAINT ck_jobs_parked_is_failed "
+        "CHECK (NOT parked OR state = 'failed')"
+    ),
     "requeued_from VARCHAR(36) CONSTRAINT fk_jobs_requeued_from REFERENCES jobs (id)",
 )
 """In plain SQL, as in 0002: SQLite would make the table anew and empty those below it."""
