@@ -4,11 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tests.fixtures.processes import descendants
+
+LOOK_S = 0.01
 
 
 class Owned:
@@ -91,6 +94,9 @@ class OwnedServer(Owned):
         return next(iter(descendants(self.pid)), None)
 
     def send(self, number: signal.Signals) -> None:
-        if (pid := self.server_pid) is not None:
+        """Send it to the server, which its parent may just be starting."""
+        while self.runs and (pid := self.server_pid) is None:
+            time.sleep(LOOK_S)
+        if self.runs and pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
