@@ -18,8 +18,9 @@ def launch(playwright: Playwright, program: str) -> Browser:
     return playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def browser() -> Iterator[Browser]:
+    """One for each test: while Playwright is there, its event loop counts as running in this thread."""
     program = find_browser()
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the PATH (apt-get install chromium)")
