@@ -133,9 +133,10 @@ def _insert_held(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def release(session: Session, ids: Sequence[str]) -> Sequence[Job]:
-    """Let the held jobs be sent and claimed; returns those that were held."""
+    """Let the held jobs be sent and claimed; returns those that were held, by row."""
     held = [Job.id.in_(ids), Job.state == JobState.QUEUED, Job.held.is_(True)]
-    return _update_jobs(session, held, held=False, queued_at=now(), published_at=None)
+    released = _update_jobs(session, held, held=False, queued_at=now(), published_at=None)
+    return sorted(released, key=lambda job: job.batch_row or 0)  # RETURNING has no order of its own
 
 
 def hold(session: Session, batch_id: str) -> int:
