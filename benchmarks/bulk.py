@@ -106,7 +106,7 @@ def measure_csv(url: str, rows: int) -> dict[str, Any]:
         http.post(f"/v1/batches/{batch['id']}/cancel").raise_for_status()
         cancel_s = time.monotonic() - began
         refused, refuse_s = send_csv(http, bad, template)
-        assert refused.status_code == httpx2.codes.UNPROCESSABLE_ENTITY, refused.text[:1000]
+        assert refused.status_code == httpx2.codes.UNPROCESSABLE_CONTENT, refused.text[:1000]
     return {
         "accepted_s": round(accept_s, 2),
         "refused_s": round(refuse_s, 2),
