@@ -74,8 +74,12 @@ def test_the_pages_show_the_job_its_worker_and_its_queue(watched: Watched, job_i
     page.goto("/workers")
     worker = page.locator("#workers-table tbody tr").filter(has_text=watched.worker)
     expect(worker).to_contain_text("Online")
-    page.goto("/broker")
-    expect(page.locator("#queue-table")).to_contain_text("render.tiny")
+
+    def queue_is_listed() -> bool:  # Flower asks the workers for their queues now and then
+        page.goto("/broker")
+        return "render.tiny" in page.locator("#queue-table").inner_text()
+
+    wait_until(queue_is_listed, 60, "the worker's queue on the page")
 
 
 def test_a_worker_that_still_loads_is_shown_as_alive(watched: Watched) -> None:
