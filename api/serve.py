@@ -7,12 +7,12 @@ only, unless the operator says that something in front of it decides who may cal
 import signal
 import socket
 from contextlib import suppress
-from ipaddress import ip_address
 
 import structlog
 import uvicorn
 
 from api.app import create_app
+from core.addresses import is_loopback
 from core.db import Database
 from core.errors import DatabaseUnavailable
 from core.settings import Settings
@@ -72,16 +72,6 @@ def _check_tables(settings: Settings) -> None:
             database.check_revision()
     finally:
         database.dispose()
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether ``host`` can only be reached from this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _bind(host: str, port: int) -> socket.socket:

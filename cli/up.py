@@ -11,6 +11,7 @@ from cli.flags import Flags, as_arguments, with_policy_flags
 from cli.flower import PORT as FLOWER_PORT
 from cli.flower import require_flower
 from cli.terminal import print_json_line, say
+from core.addresses import is_loopback
 
 if TYPE_CHECKING:
     from cli.stack import Stack, StackPlan
@@ -85,11 +86,7 @@ def up(
 
 def require_loopback(host: str, *, trusted: bool) -> None:
     """Refuse an address that the API will refuse, before anything starts."""
-    if trusted or host == LOOPBACK:
-        return
-    from api.serve import is_loopback
-
-    if not is_loopback(host):
+    if not (trusted or is_loopback(host)):
         raise CliError(
             f"--host {host}: this version has no keys, so everyone who reaches the port could render. "
             "Put an authenticating proxy in front and pass --trust-network, or leave --host out"

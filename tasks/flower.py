@@ -18,10 +18,11 @@ from flower.events import Events
 from flower.options import options
 from tornado.ioloop import IOLoop, PeriodicCallback
 
+from core.addresses import is_loopback
 from core.errors import AppError
 from core.log import get_logger
 from tasks.app import CONTROL, make_app
-from tasks.flower_door import GuardedFlower, is_loopback
+from tasks.flower_door import GuardedFlower
 
 if TYPE_CHECKING:
     from core.settings import Settings

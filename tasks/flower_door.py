@@ -11,11 +11,12 @@ from __future__ import annotations
 import hmac
 from base64 import b64decode
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from flower.app import Flower
 from tornado.web import RequestHandler
+
+from core.addresses import is_loopback
 
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
@@ -34,7 +35,7 @@ class GuardedFlower(Flower):  # type: ignore[misc]  # flower publishes no types
         if credentials:
             if not (holds(request, credentials[0]) or is_own_health_check(request)):
                 return self.get_handler_delegate(request, Refusal, {"status": HTTPStatus.UNAUTHORIZED})
-        elif not is_loopback(request.host_name):
+        elif not is_loopback(request.host_name.strip("[]")):
             return self.get_handler_delegate(request, Refusal, {"status": HTTPStatus.FORBIDDEN})
         elif request.path.startswith(API):
             return self.get_handler_delegate(
@@ -74,14 +75,3 @@ def holds(request: HTTPServerRequest, credentials: str) -> bool:
 def is_own_health_check(request: HTTPServerRequest) -> bool:
     """Whether a process of this machine asks if Flower answers."""
     return request.path == "/healthcheck" and is_loopback(request.remote_ip or "")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` can only be reached from this machine."""
-    host = host.strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -75,7 +75,8 @@ def test_allowed_buttons_work_with_credentials(tmp_path: Path, redis_url: str) -
 
 def test_on_loopback_without_credentials_a_request_must_name_this_machine(on_loopback: FlowerProcess) -> None:
     assert on_loopback.get("/tasks").status_code == 200
-    assert on_loopback.get("/tasks", headers={"Host": "localhost:5555"}).status_code == 200
+    for host in ("localhost:5555", "[::1]:5555"):
+        assert on_loopback.get("/tasks", headers={"Host": host}).status_code == 200
     assert on_loopback.get("/tasks", headers={"Host": "rebound.example:5555"}).status_code == 403
 
 
