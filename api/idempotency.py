@@ -4,11 +4,12 @@ import hashlib
 import json
 import re
 
-from fastapi import Request
+from fastapi import Request, Response
 
 from api.errors import Refused
 
 KEY_LIMIT = 255
+REPLAYED = "Idempotent-Replayed"
 _KEY = re.compile(rf"[\x21-\x7e]{{1,{KEY_LIMIT}}}")
 
 
@@ -27,6 +28,13 @@ def read_key(request: Request) -> str | None:
         rule = f"1 to {KEY_LIMIT} printable ASCII characters without spaces"
         raise Refused("bad_header", f"Idempotency-Key must be {rule}")
     return values[0]
+
+
+def tell_made(response: Response, url: str, *, replayed: bool) -> None:
+    """Say where what the call made can be read, and whether an earlier call with its key has made it."""
+    response.headers["Location"] = url
+    if replayed:
+        response.headers[REPLAYED] = "true"
 
 
 def fingerprint(body: dict[str, object]) -> str:

@@ -7,11 +7,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from api.errors import PROBLEMS
-from api.idempotency import KEY_LIMIT
+from api.idempotency import KEY_LIMIT, REPLAYED
 from api.prefer import WAIT_LIMIT_S
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
-REPLAYED = "Idempotent-Replayed"
 Responses = dict[int | str, dict[str, Any]]
 
 _HEADERS: dict[str, tuple[str, str]] = {

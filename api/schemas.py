@@ -5,10 +5,11 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
+from policy.request import Priority
+
 Item = TypeVar("Item")
 JobStatus = Literal["queued", "in_progress", "completed", "failed", "canceled", "expired"]
 AttemptOutcome = Literal["completed", "failed", "retried", "handed_back", "lost", "stopped"]
-PriorityWord = Literal["low", "normal", "high"]
 WorkerStateWord = Literal[
     "loading", "mounting", "compiling", "warming", "ready", "disconnected", "draining", "failed", "gone"
 ]
@@ -94,7 +95,7 @@ class JobView(BaseModel):
     model: str
     request: dict[str, Any] = Field(description="What was asked for, as it was sent.")
     plan: dict[str, Any] = Field(description="The request with every gap filled: enough to repeat the work.")
-    priority: PriorityWord
+    priority: Priority
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

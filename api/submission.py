@@ -9,8 +9,9 @@ from api.deps import LOCAL_CALLER, Services
 from api.idempotency import fingerprint
 from api.schemas import JobView
 from api.serving import Serving
-from api.views import NOT_SENT, PRIORITY_NUMBERS, view_job
+from api.views import NOT_SENT, view_job
 from core import store
+from core.batches import PRIORITIES
 from core.errors import AppError
 from core.requeue import requeue as repeat
 from policy.plan import make_plan
@@ -42,7 +43,7 @@ def submit(services: Services, body: dict[str, Any], key: str | None, base_url: 
             request=body,
             plan=plan.model_dump(mode="json"),
             model=request.model,
-            priority=PRIORITY_NUMBERS[request.priority],
+            priority=PRIORITIES[request.priority],
             caller=LOCAL_CALLER,
             metadata=request.metadata,
             queue_timeout_s=request.queue_timeout_s,
@@ -76,7 +77,7 @@ def requeue(services: Services, job_id: str, base_url: str) -> tuple[JobView, bo
 
 def _send(services: Services, view: JobView) -> bool:
     """Publish the stored job and note it; a note that cannot be written costs a second, harmless message."""
-    if not publish(view.id, view.model, PRIORITY_NUMBERS[view.priority], settings=services.settings):
+    if not publish(view.id, view.model, PRIORITIES[view.priority], settings=services.settings):
         return False
     try:
         with services.database.transaction() as session:

@@ -1,8 +1,7 @@
 """Rows as the bodies that callers read."""
 
-from collections.abc import Mapping, Sequence
 from datetime import datetime
-from types import MappingProxyType
+from typing import Protocol, TypeVar
 
 from sqlalchemy.orm import Session
 
@@ -15,12 +14,12 @@ from api.schemas import (
     JobUrls,
     JobView,
     ModelView,
-    PriorityWord,
+    Page,
     Progress,
     WorkerView,
 )
 from api.serving import Serving
-from core.batches import LOST_ROWS
+from core.batches import LOST_ROWS, PRIORITIES
 from core.lifecycle import JobState
 from core.queries import find_successor
 from core.store import queue_position
@@ -28,8 +27,20 @@ from core.tables import Artifact, Attempt, Batch, Job, Worker
 from policy.model_spec import ModelSpec
 
 NOT_SENT = "the queue did not take the job yet; it is stored and will be sent again"
-PRIORITY_NUMBERS: Mapping[PriorityWord, int] = MappingProxyType({"high": 0, "normal": 3, "low": 6})
-_PRIORITY_WORDS = {number: word for word, number in PRIORITY_NUMBERS.items()}
+_PRIORITY_WORDS = {number: word for word, number in PRIORITIES.items()}
+
+
+class _Identified(Protocol):
+    id: str
+
+
+Item = TypeVar("Item", bound=_Identified)
+
+
+def view_page(data: list[Item], *, has_more: bool = False) -> "Page[Item]":
+    """Return a list, or a part of one, as callers see it."""
+    ends = (data[0].id, data[-1].id) if data else (None, None)
+    return Page(data=data, first_id=ends[0], last_id=ends[1], has_more=has_more)
 
 
 def view_job(session: Session, job: Job, base_url: str, serving: Serving, *, place: bool = True) -> JobView:
@@ -145,7 +156,7 @@ def _milliseconds(begin: datetime, end: datetime) -> float:
 def _warnings(session: Session, job: Job, batch: Batch | None, serving: Serving) -> list[str]:
     if job.state != JobState.QUEUED:
         return []
-    found: Sequence[str | None] = (
+    found: tuple[str | None, ...] = (
         serving.warning(session, job.model),
         _why_held(batch) if job.held and batch is not None else None,
         None if job.published_at or job.held else NOT_SENT,

@@ -6,46 +6,28 @@ never commit.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, exists, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, case, exists, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, selectinload
 
 from core import moves
 from core.clock import now
-from core.errors import AlreadyFinished, Conflict, IdempotencyMismatch, InvalidQuery, NotFound
-from core.idempotency import find_key, keep_key
+from core.errors import AlreadyFinished, Conflict, NotFound
+from core.idempotency import find_earlier, keep_key
 from core.ids import new_id
 from core.lifecycle import ENDED_BATCH, TERMINAL, BatchState, JobState
-from core.queries import MAX_LIMIT
+from core.pages import Page, read_page
 from core.tables import Batch, Job
 from policy.bulk import Order
+from policy.request import Priority
 
-PRIORITIES: Mapping[str, int] = {"high": 0, "normal": 3, "low": 6}
+PRIORITIES: Mapping[Priority, int] = {"high": 0, "normal": 3, "low": 6}
 LIVE: Collection[JobState] = frozenset(JobState) - TERMINAL
 LOST_ROWS = (JobState.FAILED, JobState.EXPIRED)
 """States in which a row has no picture and nobody wished it so."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPage:
-    """A part of a list, newest batch first."""
-
-    batches: Sequence[Batch]
-    has_more: bool
-
-    @property
-    def first_id(self) -> str | None:
-        """Id of the first batch, None when the page is empty."""
-        return self.batches[0].id if self.batches else None
-
-    @property
-    def last_id(self) -> str | None:
-        """Id to continue ``after``."""
-        return self.batches[-1].id if self.batches else None
 
 
 # --- create ---------------------------------------------------------------------------------------------
@@ -74,8 +56,8 @@ def create_batch(
     Raises:
         IdempotencyMismatch: The key was used with another fingerprint, or for a single job.
     """
-    if idempotency is not None and (earlier := _replayed(session, caller, *idempotency)) is not None:
-        return earlier, True
+    if (earlier := find_earlier(session, caller, idempotency, "batch")) is not None:
+        return get_batch(session, earlier, caller), True
     batch = Batch(
         id=new_id(),
         caller=caller,
@@ -94,9 +76,9 @@ def create_batch(
             keep_key(session, caller, idempotency, batch_id=batch.id)
             moves.make_held_jobs(session, _rows(session, batch, orders, max_attempts))
     except IntegrityError:
-        if idempotency is None or (earlier := _replayed(session, caller, *idempotency)) is None:
+        if (earlier := find_earlier(session, caller, idempotency, "batch")) is None:
             raise
-        return earlier, True
+        return get_batch(session, earlier, caller), True
     return batch, False
 
 
@@ -127,15 +109,6 @@ def _deadline(at: Any, seconds: float | None) -> Any:  # noqa: ANN401
     return None if seconds is None else at + timedelta(seconds=seconds)
 
 
-def _replayed(session: Session, caller: str, key: str, fingerprint: str) -> Batch | None:
-    record = find_key(session, caller, key, fingerprint)
-    if record is None:
-        return None
-    if record.batch_id is None:
-        raise IdempotencyMismatch(f"The idempotency key {key!r} was used before for a single job.")
-    return get_batch(session, record.batch_id, caller)
-
-
 # --- read -----------------------------------------------------------------------------------------------
 
 
@@ -155,26 +128,22 @@ def list_batches(
     schedule: str | None = None,
     limit: int = 20,
     after: str | None = None,
-) -> BatchPage:
+) -> Page[Batch]:
     """Return up to ``limit`` batches, newest first, that are older than the batch ``after``.
 
     Raises:
         InvalidQuery: ``limit`` is not within 1 to 100, or ``after`` is not a batch of this caller.
     """
-    if not 1 <= limit <= MAX_LIMIT:
-        raise InvalidQuery(f"limit must be from 1 to {MAX_LIMIT}, not {limit}.")
-    wanted = {Batch.caller: caller, Batch.state: status, Batch.schedule_id: schedule}
-    statement = select(Batch).where(
-        *(column == value for column, value in wanted.items() if value is not None)
+    filters = {Batch.state: status, Batch.schedule_id: schedule}
+    return read_page(
+        session,
+        Batch,
+        Batch.created_at,
+        within=[] if caller is None else [Batch.caller == caller],
+        wanted=[column == value for column, value in filters.items() if value is not None],
+        limit=limit,
+        after=after,
     )
-    if after is not None:
-        row = session.execute(select(Batch.created_at, Batch.caller).where(Batch.id == after)).one_or_none()
-        if row is None or caller not in (None, row.caller):
-            raise InvalidQuery(f"after names no batch: {after!r}.")
-        statement = statement.where(tuple_(Batch.created_at, Batch.id) < tuple_(row.created_at, after))
-    newest_first = statement.order_by(Batch.created_at.desc(), Batch.id.desc()).limit(limit + 1)
-    found = session.scalars(newest_first.execution_options(populate_existing=True)).all()
-    return BatchPage(found[:limit], has_more=len(found) > limit)
 
 
 def count_jobs(session: Session, batch_ids: Collection[str]) -> dict[str, dict[JobState, int]]:

@@ -1,5 +1,7 @@
 """The keys under which callers send an order, so that the same call again is the same order."""
 
+from typing import Literal
+
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
@@ -18,6 +20,32 @@ def find_key(session: Session, caller: str, key: str, fingerprint: str) -> Idemp
     if record is not None and record.fingerprint != fingerprint:
         raise IdempotencyMismatch(f"The idempotency key {key!r} was used before with another request.")
     return record
+
+
+def find_earlier(
+    session: Session, caller: str, idempotency: tuple[str, str] | None, kind: Literal["job", "batch"]
+) -> str | None:
+    """Return the id of what an earlier call with this key has made; None when there was none.
+
+    Args:
+        session: The unit of work.
+        caller: Whose key it is.
+        idempotency: Key and fingerprint; None for a call that names no key.
+        kind: What this call makes.
+
+    Raises:
+        IdempotencyMismatch: The key was used with another fingerprint, or for the other kind.
+    """
+    if idempotency is None:
+        return None
+    key, fingerprint = idempotency
+    record = find_key(session, caller, key, fingerprint)
+    if record is None:
+        return None
+    made, other = (record.job_id, "a batch") if kind == "job" else (record.batch_id, "a single job")
+    if made is None:
+        raise IdempotencyMismatch(f"The idempotency key {key!r} was used before for {other}.")
+    return made
 
 
 def keep_key(

@@ -1,38 +1,19 @@
 """What is read: one job, lists, counts, the place in the queue. Nothing here changes a row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, ColumnExpressionArgument, and_, case, func, or_, select, tuple_
 from sqlalchemy.orm import Session, selectinload
 
 from core.artifacts import parse_key
 from core.clock import now
-from core.errors import InvalidQuery, NotFound
+from core.errors import NotFound
 from core.lifecycle import JobState
+from core.pages import Page, read_page
 from core.tables import Artifact, Attempt, Job
 
-MAX_LIMIT = 100
 NEXT = 0
 """Priority at which a job is sent that was tried before: it has waited once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A part of a list, newest job first."""
-
-    jobs: Sequence[Job]
-    has_more: bool
-
-    @property
-    def first_id(self) -> str | None:
-        """Id of the first job, None when the page is empty."""
-        return self.jobs[0].id if self.jobs else None
-
-    @property
-    def last_id(self) -> str | None:
-        """Id to continue ``after``."""
-        return self.jobs[-1].id if self.jobs else None
 
 
 def find_job(session: Session, job_id: str, caller: str | None = None) -> Job | None:
@@ -64,37 +45,32 @@ def list_jobs(
     parked: bool | None = None,
     limit: int = 20,
     after: str | None = None,
-) -> Page:
+) -> Page[Job]:
     """Return up to ``limit`` jobs, newest first, that are older than the job ``after``.
 
     Raises:
         InvalidQuery: ``limit`` is not within 1 to 100, or ``after`` is not a job of this caller.
     """
-    if not 1 <= limit <= MAX_LIMIT:
-        raise InvalidQuery(f"limit must be from 1 to {MAX_LIMIT}, not {limit}.")
-    statement = select(Job).options(selectinload(Job.artifacts))
-    if caller is not None:
-        statement = statement.where(Job.caller == caller)
+    within = [] if caller is None else [Job.caller == caller]
+    wanted: list[ColumnExpressionArgument[bool]] = []
     if status is not None:
-        statement = statement.where(Job.state == status)
+        wanted.append(Job.state == status)
     if model is not None:
-        statement = statement.where(Job.model == model)
+        wanted.append(Job.model == model)
     if batch is not None:
-        statement = statement.where(Job.batch_id == batch, ~Job.superseded)
+        wanted += [Job.batch_id == batch, ~Job.superseded]
     if parked is not None:
-        statement = statement.where(Job.parked if parked else ~Job.parked)
-    if after is not None:
-        statement = _older_than(session, statement, after, caller)
-    newest_first = statement.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit + 1)
-    jobs = session.scalars(newest_first.execution_options(populate_existing=True)).all()
-    return Page(jobs[:limit], has_more=len(jobs) > limit)
-
-
-def _older_than(session: Session, statement: Select[Job], after: str, caller: str | None) -> Select[Job]:
-    row = session.execute(select(Job.created_at, Job.caller).where(Job.id == after)).one_or_none()
-    if row is None or caller not in (None, row.caller):
-        raise InvalidQuery(f"after names no job: {after!r}.")
-    return statement.where(tuple_(Job.created_at, Job.id) < tuple_(row.created_at, after))
+        wanted.append(Job.parked if parked else ~Job.parked)
+    return read_page(
+        session,
+        Job,
+        Job.created_at,
+        within=within,
+        wanted=wanted,
+        limit=limit,
+        after=after,
+        options=[selectinload(Job.artifacts)],
+    )
 
 
 def count_by_state(

@@ -5,18 +5,17 @@ creates the batch. Functions take a session first and never commit.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, delete, func, select, tuple_, update
+from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import Session, undefer
 
 from core.clock import now
-from core.errors import Conflict, InvalidQuery, NotFound
+from core.errors import Conflict, NotFound
 from core.ids import new_id
 from core.lifecycle import FiringKind, Misfire
-from core.queries import MAX_LIMIT
+from core.pages import Page, read_page
 from core.recurrence import Recurrence
 from core.tables import Firing, Schedule
 
@@ -24,42 +23,6 @@ GRACE_S = 60
 """How late a slot may be found and still fire under ``skip``: a restart of upkeep takes less."""
 RULE = ("cron", "at", "every_s", "timezone")
 """Columns that say when."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulePage:
-    """A part of a list, newest schedule first."""
-
-    schedules: Sequence[Schedule]
-    has_more: bool
-
-    @property
-    def first_id(self) -> str | None:
-        """Id of the first schedule, None when the page is empty."""
-        return self.schedules[0].id if self.schedules else None
-
-    @property
-    def last_id(self) -> str | None:
-        """Id to continue ``after``."""
-        return self.schedules[-1].id if self.schedules else None
-
-
-@dataclass(frozen=True, slots=True)
-class FiringPage:
-    """A part of a schedule's history, newest firing first."""
-
-    firings: Sequence[Firing]
-    has_more: bool
-
-    @property
-    def first_id(self) -> str | None:
-        """Id of the first firing, None when the page is empty."""
-        return self.firings[0].id if self.firings else None
-
-    @property
-    def last_id(self) -> str | None:
-        """Id to continue ``after``."""
-        return self.firings[-1].id if self.firings else None
 
 
 def recurrence_of(schedule: Schedule) -> Recurrence:
@@ -144,22 +107,10 @@ def get_schedule(
 
 def list_schedules(
     session: Session, *, caller: str | None = None, limit: int = 20, after: str | None = None
-) -> SchedulePage:
+) -> Page[Schedule]:
     """Return up to ``limit`` schedules, newest first, that are older than the schedule ``after``."""
-    _check_limit(limit)
-    statement = select(Schedule)
-    if caller is not None:
-        statement = statement.where(Schedule.caller == caller)
-    if after is not None:
-        row = session.execute(
-            select(Schedule.created_at, Schedule.caller).where(Schedule.id == after)
-        ).one_or_none()
-        if row is None or caller not in (None, row.caller):
-            raise InvalidQuery(f"after names no schedule: {after!r}.")
-        statement = statement.where(tuple_(Schedule.created_at, Schedule.id) < tuple_(row.created_at, after))
-    newest_first = statement.order_by(Schedule.created_at.desc(), Schedule.id.desc()).limit(limit + 1)
-    found = session.scalars(newest_first.execution_options(populate_existing=True)).all()
-    return SchedulePage(found[:limit], has_more=len(found) > limit)
+    within = [] if caller is None else [Schedule.caller == caller]
+    return read_page(session, Schedule, Schedule.created_at, within=within, limit=limit, after=after)
 
 
 def update_schedule(
@@ -216,20 +167,10 @@ def due_schedules(session: Session, at: datetime | None = None, limit: int = 100
 
 def list_firings(
     session: Session, schedule_id: str, *, limit: int = 20, after: str | None = None
-) -> FiringPage:
+) -> Page[Firing]:
     """Return up to ``limit`` firings of the schedule, newest first, that are older than ``after``."""
-    _check_limit(limit)
-    statement = select(Firing).where(Firing.schedule_id == schedule_id)
-    if after is not None:
-        row = session.execute(
-            select(Firing.fired_at).where(Firing.id == after, Firing.schedule_id == schedule_id)
-        ).one_or_none()
-        if row is None:
-            raise InvalidQuery(f"after names no firing of this schedule: {after!r}.")
-        statement = statement.where(tuple_(Firing.fired_at, Firing.id) < tuple_(row.fired_at, after))
-    newest_first = statement.order_by(Firing.fired_at.desc(), Firing.id.desc()).limit(limit + 1)
-    found = session.scalars(newest_first.execution_options(populate_existing=True)).all()
-    return FiringPage(found[:limit], has_more=len(found) > limit)
+    within = [Firing.schedule_id == schedule_id]
+    return read_page(session, Firing, Firing.fired_at, within=within, limit=limit, after=after)
 
 
 def last_firings(session: Session, schedule_ids: Sequence[str]) -> dict[str, Firing]:
@@ -258,11 +199,6 @@ def _first(session: Session, schedule: Schedule) -> datetime | None:
     fired = session.scalars(select(Firing.due_at).where(*due).order_by(Firing.due_at.desc()).limit(1))
     at = session.scalars(select(now())).one()
     return recurrence_of(schedule).next_after(max(at, fired.one_or_none() or at))
-
-
-def _check_limit(limit: int) -> None:
-    if not 1 <= limit <= MAX_LIMIT:
-        raise InvalidQuery(f"limit must be from 1 to {MAX_LIMIT}, not {limit}.")
 
 
 def _one(schedule_id: str, caller: str | None) -> Select[Schedule]:

@@ -20,11 +20,10 @@ from sqlalchemy.orm import Session
 from core import events, moves
 from core.artifacts import NewArtifact
 from core.clock import now
-from core.errors import AlreadyFinished, IdempotencyMismatch
-from core.idempotency import find_key, forget_idempotency_keys, keep_key
+from core.errors import AlreadyFinished
+from core.idempotency import find_earlier, forget_idempotency_keys, keep_key
 from core.lifecycle import CANCEL_REQUESTED, MOVES, TERMINAL, JobState, Outcome
 from core.queries import (
-    Page,
     attempts_with_code,
     count_by_state,
     count_queued,
@@ -43,7 +42,6 @@ from core.tables import Artifact, Attempt, Job
 __all__ = [
     "Beat",
     "NewArtifact",
-    "Page",
     "attempts_with_code",
     "claim",
     "complete",
@@ -119,10 +117,10 @@ def submit(
         The job, and whether it is an earlier one.
 
     Raises:
-        IdempotencyMismatch: The key was used with another fingerprint.
+        IdempotencyMismatch: The key was used with another fingerprint, or for a batch.
     """
-    if idempotency is not None and (earlier := _replayed(session, caller, *idempotency)) is not None:
-        return earlier, True
+    if (earlier := find_earlier(session, caller, idempotency, "job")) is not None:
+        return get_job(session, earlier, caller), True
     columns = {
         "caller": caller,
         "model": model,
@@ -140,19 +138,10 @@ def submit(
             keep_key(session, caller, idempotency, job_id=job.id)
     except IntegrityError:
         # Somebody else inserted this key between our look and our insert; the insert waited for its commit.
-        if idempotency is None or (earlier := _replayed(session, caller, *idempotency)) is None:
+        if (earlier := find_earlier(session, caller, idempotency, "job")) is None:
             raise
-        return earlier, True
+        return get_job(session, earlier, caller), True
     return job, False
-
-
-def _replayed(session: Session, caller: str, key: str, fingerprint: str) -> Job | None:
-    record = find_key(session, caller, key, fingerprint)
-    if record is None:
-        return None
-    if record.job_id is None:
-        raise IdempotencyMismatch(f"The idempotency key {key!r} was used before for a batch.")
-    return get_job(session, record.job_id, caller)
 
 
 def mark_published(session: Session, job_id: str, attempt: int | None = None) -> bool:

@@ -20,14 +20,14 @@ from api.deps import (
     UploadPlacesDep,
 )
 from api.heavy import run_heavy
-from api.idempotency import read_key
-from api.openapi_parts import IDEMPOTENCY_KEY, REPLAYED, json_or_form, problems, with_headers
-from api.queries import After, Limit, bad_query, check_ids
+from api.idempotency import REPLAYED, read_key, tell_made
+from api.openapi_parts import IDEMPOTENCY_KEY, json_or_form, problems, with_headers
+from api.queries import After, Limit, check_ids, naming_after
 from api.schemas import Page
 from api.serving import Serving
 from api.upload import receive_order
+from api.views import view_page
 from core import batches
-from core.errors import InvalidQuery
 from core.lifecycle import ENDED_BATCH, BatchState
 from core.tables import Batch
 
@@ -57,9 +57,7 @@ async def create_batch(
     key = read_key(request)
     async with receive_order(request, BATCH_PARTS, places) as upload:
         batch, replayed = await run_heavy(heavy.rows, submit_batch, services, upload, key, base_url)
-    if replayed:
-        response.headers[REPLAYED] = "true"
-    response.headers["Location"] = batch.urls.self
+    tell_made(response, batch.urls.self, replayed=replayed)
     _hint(response, batch)
     return batch
 
@@ -78,15 +76,13 @@ def list_batches(
     check_ids(after=after, schedule=schedule)
     state = None if status is None else BatchState(status)
     with services.database.reading() as session:
-        try:
+        with naming_after():
             page = batches.list_batches(
                 session, caller=LOCAL_CALLER, status=state, schedule=schedule, limit=limit, after=after
             )
-        except InvalidQuery as error:  # the limit has been looked at before
-            raise bad_query("after", error.message) from None
-        counts = batches.count_jobs(session, [batch.id for batch in page.batches])
-        views = [view_batch(batch, counts[batch.id], base_url) for batch in page.batches]
-    return Page(data=views, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more)
+        counts = batches.count_jobs(session, [batch.id for batch in page.rows])
+        views = [view_batch(batch, counts[batch.id], base_url) for batch in page.rows]
+    return view_page(views, has_more=page.has_more)
 
 
 @router.get(

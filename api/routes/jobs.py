@@ -7,19 +7,17 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.body import read_json
 from api.deps import LOCAL_CALLER, BaseUrl, PathId, Services, ServicesDep
-from api.idempotency import read_key
-from api.openapi_parts import IDEMPOTENCY_KEY, PREFER, RENDER_REQUEST, REPLAYED, problems, with_headers
+from api.idempotency import REPLAYED, read_key, tell_made
+from api.openapi_parts import IDEMPOTENCY_KEY, PREFER, RENDER_REQUEST, problems, with_headers
 from api.prefer import wait_seconds
-from api.queries import bad_query, check_ids
+from api.queries import After, Limit, check_ids, naming_after
 from api.schemas import Attempts, JobStatus, JobView, Page
 from api.serving import Serving
 from api.submission import requeue, submit
-from api.views import view_attempt, view_job
+from api.views import view_attempt, view_job, view_page
 from api.waiting import wait_for_end
 from core import store
-from core.errors import InvalidQuery
 from core.lifecycle import JobState
-from core.queries import MAX_LIMIT
 
 router = APIRouter(tags=["jobs"])
 HINT_LIMIT_S = 10
@@ -49,12 +47,10 @@ async def create_job(
     """
     body = await read_json(request)
     job, replayed = await run_in_threadpool(submit, services, body, read_key(request), base_url)
-    if replayed:
-        response.headers[REPLAYED] = "true"
+    tell_made(response, job.urls.self, replayed=replayed)
     if await _wait(request, response, services, job.id):
         job = await run_in_threadpool(_read, services, job.id, base_url)
         response.status_code = 200 if JobState(job.status).is_terminal else 202
-    response.headers["Location"] = job.urls.self
     _hint(response, job)
     return job
 
@@ -70,15 +66,15 @@ def list_jobs(
     parked: Annotated[
         bool | None, Query(description="Whether they failed because their attempts were used up.")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
-    after: Annotated[str | None, Query(description="The last_id of the page before.")] = None,
+    limit: Limit = 20,
+    after: After = None,
 ) -> Page[JobView]:
     """Return a page of jobs; jobs that are submitted meanwhile do not shift the next one."""
     check_ids(after=after, batch=batch)
     state = None if status is None else JobState(status)
     serving = Serving(services.heard_within_s)
     with services.database.reading() as session:
-        try:
+        with naming_after():
             page = store.list_jobs(
                 session,
                 caller=LOCAL_CALLER,
@@ -89,10 +85,8 @@ def list_jobs(
                 limit=limit,
                 after=after,
             )
-        except InvalidQuery as error:  # the limit has been looked at before
-            raise bad_query("after", error.message) from None
-        jobs = [view_job(session, job, base_url, serving, place=False) for job in page.jobs]
-    return Page(data=jobs, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more)
+        jobs = [view_job(session, job, base_url, serving, place=False) for job in page.rows]
+    return view_page(jobs, has_more=page.has_more)
 
 
 @router.get(

@@ -7,7 +7,7 @@ from api.deps import Services, ServicesDep
 from api.errors import Refused
 from api.openapi_parts import problems
 from api.schemas import ModelView, Page
-from api.views import view_model
+from api.views import view_model, view_page
 from core.workers import count_ready
 from policy.model_spec import ModelSpec
 
@@ -19,10 +19,7 @@ def list_models(services: ServicesDep) -> Page[ModelView]:
     """Return every model of the catalogue, served now or not."""
     with services.database.reading() as session:
         models = [_view(session, spec, services) for spec in services.catalogue.values()]
-    ids = [model.id for model in models]
-    return Page(
-        data=models, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=False
-    )
+    return view_page(models)
 
 
 @router.get("/v1/models/{model_id}", summary="Read a model", responses=problems(404, 422, 503))

@@ -22,14 +22,14 @@ from api.deps import (
 )
 from api.heavy import run_heavy
 from api.openapi_parts import json_or_form, problems, with_headers
-from api.queries import After, Limit, bad_query, check_ids
+from api.queries import After, Limit, check_ids, naming_after
 from api.schedule_submission import change_schedule, make_schedule, read_schedule
 from api.schemas import Page
 from api.serving import Serving
 from api.upload import receive_order
+from api.views import view_page
 from core import batches, firing, schedules
 from core.clock import now
-from core.errors import InvalidQuery
 from core.recurrence import Recurrence
 
 router = APIRouter(tags=["schedules"])
@@ -68,13 +68,11 @@ def list_schedules(
     """Return a page of schedules, each with its latest firing."""
     check_ids(after=after)
     with services.database.reading() as session:
-        try:
+        with naming_after():
             page = schedules.list_schedules(session, caller=LOCAL_CALLER, limit=limit, after=after)
-        except InvalidQuery as error:
-            raise bad_query("after", error.message) from None
-        last = schedules.last_firings(session, [schedule.id for schedule in page.schedules])
-        views = [view_schedule(schedule, last.get(schedule.id), base_url) for schedule in page.schedules]
-    return Page(data=views, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more)
+        last = schedules.last_firings(session, [schedule.id for schedule in page.rows])
+        views = [view_schedule(schedule, last.get(schedule.id), base_url) for schedule in page.rows]
+    return view_page(views, has_more=page.has_more)
 
 
 @router.get("/v1/schedules/{schedule_id}", summary="Read a schedule", responses=problems(404, 422, 503))
@@ -197,9 +195,7 @@ def list_firings(
     check_ids(after=after)
     with services.database.reading() as session:
         schedules.get_schedule(session, schedule_id, LOCAL_CALLER)
-        try:
+        with naming_after():
             page = schedules.list_firings(session, schedule_id, limit=limit, after=after)
-        except InvalidQuery as error:
-            raise bad_query("after", error.message) from None
-        views = [view_firing(found) for found in page.firings]
-    return Page(data=views, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more)
+        views = [view_firing(found) for found in page.rows]
+    return view_page(views, has_more=page.has_more)

@@ -5,12 +5,11 @@ from fastapi import APIRouter
 from api.deps import PathId, ServicesDep
 from api.openapi_parts import problems
 from api.schemas import Page, WorkerView
-from api.views import view_worker
+from api.views import view_page, view_worker
 from core import workers
-from core.workers import WorkerState
+from core.lifecycle import ENDED_WORKER
 
 router = APIRouter(tags=["workers"])
-_ENDED = frozenset({WorkerState.FAILED, WorkerState.GONE})
 ENDED_SHOWN = 50
 """A worker that cannot start leaves a row at each try."""
 
@@ -20,13 +19,10 @@ def list_workers(services: ServicesDep) -> Page[WorkerView]:
     """Return the workers that are there, and the latest of those that failed or are gone."""
     with services.database.reading() as session:
         every = workers.list_workers(session)
-        ended = [worker.id for worker in every if worker.state in _ENDED]
+        ended = [worker.id for worker in every if worker.state in ENDED_WORKER]
         hidden = frozenset(ended[ENDED_SHOWN:])
         found = [view_worker(worker) for worker in every if worker.id not in hidden]
-    ids = [worker.id for worker in found]
-    return Page(
-        data=found, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=False
-    )
+    return view_page(found)
 
 
 @router.get("/v1/workers/{worker_id}", summary="Read a worker", responses=problems(404, 422, 503))

@@ -181,7 +181,7 @@ def test_the_same_key_gives_the_same_batch_and_another_body_is_refused(session: 
 def test_batches_are_seen_by_their_caller_only(session: Session) -> None:
     batch = make(session)
     make(session, caller="other")
-    assert [found.id for found in batches.list_batches(session, caller="local").batches] == [batch.id]
+    assert [found.id for found in batches.list_batches(session, caller="local").rows] == [batch.id]
     with pytest.raises(NotFound):
         batches.get_batch(session, batch.id, "other")
     for move in (batches.pause, batches.resume, batches.cancel, batches.retry_failed):
@@ -192,7 +192,7 @@ def test_batches_are_seen_by_their_caller_only(session: Session) -> None:
 def test_the_list_goes_on_after_the_last_one(session: Session) -> None:
     made = [make(session, 1) for _ in range(3)]
     page = batches.list_batches(session, limit=2)
-    assert ([found.id for found in page.batches], page.has_more) == ([made[2].id, made[1].id], True)
-    rest = batches.list_batches(session, limit=2, after=page.last_id)
-    assert ([found.id for found in rest.batches], rest.has_more) == ([made[0].id], False)
-    assert batches.list_batches(session, status=BatchState.PAUSED).batches == []
+    assert ([found.id for found in page.rows], page.has_more) == ([made[2].id, made[1].id], True)
+    rest = batches.list_batches(session, limit=2, after=page.rows[-1].id)
+    assert ([found.id for found in rest.rows], rest.has_more) == ([made[0].id], False)
+    assert batches.list_batches(session, status=BatchState.PAUSED).rows == []

@@ -136,7 +136,7 @@ def test_fired_by_hand_it_keeps_its_slots(database: Database) -> None:
     with database.reading() as session:
         assert schedules.get_schedule(session, schedule.id).next_at is None
         page = schedules.list_firings(session, schedule.id)
-        assert [found.id for found in page.firings] == [firing.id]
+        assert [found.id for found in page.rows] == [firing.id]
         assert schedules.last_firings(session, [schedule.id])[schedule.id].id == firing.id
     with pytest.raises(NotFound):
         fire_now(database, CATALOGUE, schedule.id, "other", 3)
