@@ -69,6 +69,9 @@ _PUBLISHER: Mapping[str, Any] = {
 _WORKER: Mapping[str, Any] = {
     "broker_connection_retry_on_startup": True,
     "broker_connection_max_retries": None,
+    # A server that refuses a write is connected to again, and so it is after what is no message.
+    "worker_consumer": "tasks.consumer:SteadyConsumer",
+    "broker_channel_error_retry": True,
     "broker_transport_options": {
         # Covers only the moment between reading a message and accepting it; the lease in SQL covers the job.
         "visibility_timeout": 3600,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from structlog.contextvars import bound_contextvars
 
 from core import store, workers
+from core.ids import is_id
 from core.log import get_logger
 from tasks import attempt, child
 from tasks.outbox import send
@@ -47,6 +48,9 @@ def render(job_id: str) -> str:
 
 
 def _render(me: child.Child, job_id: str) -> str:
+    if not isinstance(job_id, str) or not is_id(job_id):  # a message of somebody else may hold anything
+        _log.warning("job.no_id", message=repr(job_id)[:100])
+        return "no id"
     if me.setup.board.draining:
         _return(me, job_id)
         return "sent back"

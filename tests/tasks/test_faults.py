@@ -10,6 +10,7 @@ from sqlalchemy import update
 from core.clock import now
 from core.lifecycle import JobState
 from core.tables import Job
+from tasks.app import RENDER, make_app
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import Stage, WorkerProcess
 
@@ -222,3 +223,45 @@ def test_a_redis_that_drops_messages_is_told_of_at_each_connection(
     with quick_stage.valkey.client() as client:
         client.config_set("maxmemory-policy", "noeviction")
     render(quick_stage)
+
+
+@on_sqlite
+def test_what_is_no_message_of_ours_is_dropped_and_the_worker_takes_the_next(
+    quick_stage: Stage, worker: WorkerProcess
+) -> None:
+    child = worker.child_pid()
+    with quick_stage.valkey.client() as client:
+        client.lpush("render.tiny", b"\0\xff no JSON", b"[]", b"null", b'{"body": 1}')
+    for argument in ("no-id", "\0", 7, {}):
+        make_app(quick_stage.settings).send_task(RENDER, args=(argument,), queue="render.tiny", priority=0)
+    render(quick_stage)
+    wait_until(lambda: quick_stage.messages() == 0, what="the end of the queue")
+    render(quick_stage)
+    assert worker.child_pid() == child
+    assert worker.process.poll() is None
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("refuse", "allow"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    ],
+)
+def test_a_worker_stays_warm_while_redis_refuses_writes(
+    quick_stage: Stage, worker: WorkerProcess, refuse: tuple[str, ...], allow: tuple[str, ...]
+) -> None:
+    """As it does when its memory or its disk is full, or when it has become a replica."""
+    child = worker.child_pid()
+    job_id = quick_stage.submit(prompt="paint")
+    with quick_stage.valkey.client() as client:
+        client.execute_command(*refuse)
+        waiting = quick_stage.submit(prompt="paint", send=False)
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        wait_until(lambda: worker.state() == "disconnected", what="the worker tells")
+        client.execute_command(*allow)
+    for one in (job_id, waiting):
+        quick_stage.wait_job(one)
+    assert worker.wait_state("ready")
+    assert worker.child_pid() == child
