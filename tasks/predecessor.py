@@ -6,15 +6,15 @@ child has not begun belongs to a dead one. It need not wait for its lease to run
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
 from core import store
+from core.clock import now
 from core.lifecycle import JobState
 from core.log import get_logger
-from core.tables import Job
+from core.tables import Attempt, Job
 from tasks.outbox import send
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def _lose(session: Session, job: Job) -> None:
 def _ran_too_long(session: Session, job: Job) -> bool:
     if job.run_timeout_s is None:
         return False
-    started_at = store.get_attempts(session, job.id)[-1].started_at
-    return datetime.now(UTC) - started_at > timedelta(seconds=job.run_timeout_s)
+    mine = (Attempt.job_id == job.id, Attempt.number == job.attempt)
+    return session.scalars(select(Attempt.started_at < now(-job.run_timeout_s)).where(*mine)).one()
 
 
 def _return(session: Session, job: Job) -> None:

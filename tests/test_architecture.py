@@ -21,6 +21,9 @@ MAX_FUNCTION_LINES = 60
 EXCUSED = {("cli/submit.py", "submit")}
 """Longer on purpose: its signature is the table of the command's options, its body is short."""
 
+OWN_CLOCK = {"core/recurrence.py"}
+"""Where this machine's time may count: to judge what a caller sends, before anything of it is kept."""
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -61,6 +64,8 @@ def offences(module: str, tree: ast.Module) -> Iterator[str]:
             yield f"{module}:{node.lineno} commits"  # type: ignore[attr-defined]
         if writes_state_of_job(node) and module != "core/moves.py":
             yield f"{module}:{node.lineno} writes Job.state"  # type: ignore[attr-defined]
+        if reads_own_clock(node) and module.startswith(("core/", "tasks/")) and module not in OWN_CLOCK:
+            yield f"{module}:{node.lineno} reads the time of its machine"  # type: ignore[attr-defined]
 
 
 def is_long(node: ast.AST) -> TypeGuard[Definition]:
@@ -69,6 +74,14 @@ def is_long(node: ast.AST) -> TypeGuard[Definition]:
 
 def commits(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "commit"
+
+
+def reads_own_clock(node: ast.AST) -> bool:
+    """Whether the node asks for the time of day; `time.monotonic` is no such time."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    module = getattr(node.func.value, "id", "")
+    return (module, node.func.attr) in {("datetime", "now"), ("datetime", "utcnow"), ("time", "time")}
 
 
 def writes_state_of_job(node: ast.AST) -> bool:
@@ -131,7 +144,7 @@ def test_no_python_in_the_docker_folder() -> None:
     assert not list((ROOT / "docker").rglob("*.py"))
 
 
-def test_only_the_database_commits_only_core_moves_writes_jobs_and_nothing_is_long() -> None:
+def test_one_place_commits_one_writes_jobs_the_database_has_the_clock_and_nothing_is_long() -> None:
     assert [offence for module, tree in modules() for offence in offences(module, tree)] == []
 
 
@@ -146,10 +159,12 @@ def test_only_the_database_commits_only_core_moves_writes_jobs_and_nothing_is_lo
         ("sqlalchemy.insert(Job)", "writes Job.state"),
         ("def long():\n" + "    x = 1\n" * 60, "long: 61 lines"),
         ("x = 1\n" * 401, "401 lines"),
+        ("datetime.now(UTC)", "reads the time of its machine"),
+        ("time.time()", "reads the time of its machine"),
     ],
 )
 def test_an_offence_would_be_seen(code: str, told: str) -> None:
-    (offence,) = offences("api/routes/jobs.py", ast.parse(code))
+    (offence,) = offences("tasks/render.py", ast.parse(code))
     assert offence.endswith(told)
 
 
@@ -160,12 +175,13 @@ def test_an_offence_would_be_seen(code: str, told: str) -> None:
         "update(Worker).values(state=1)",
         "state = job.state",
         "select(Job)",
+        "time.monotonic()",
         '"""' + "\n" * 500 + '"""',
         "def long():\n    '''Doc" + "\n" * 80 + "'''\n    return 1",
     ],
 )
 def test_what_is_allowed_is_not_told(code: str) -> None:
-    assert list(offences("api/routes/jobs.py", ast.parse(code))) == []
+    assert list(offences("tasks/render.py", ast.parse(code))) == []
 
 
 def test_core_loads_no_framework() -> None:

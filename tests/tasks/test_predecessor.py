@@ -57,6 +57,13 @@ def test_a_job_that_had_to_be_killed_for_its_time_is_failed(stage: Stage) -> Non
     assert (job.state, job.error_code) == (JobState.FAILED, "run_timeout")
 
 
+def test_a_job_that_lost_its_child_within_its_time_is_tried_again(stage: Stage) -> None:
+    worker_id = new_id()
+    job_id = held_by(stage, worker_id, run_timeout_s=3600)
+    settle(stage, worker_id)
+    assert stage.job(job_id).state == JobState.QUEUED
+
+
 def test_a_job_that_kills_every_child_is_parked(stage: Stage) -> None:
     worker_id = new_id()
     job_id = held_by(stage, worker_id, max_attempts=2)
