@@ -34,7 +34,7 @@ class Ending:
     message: str | None = None
 
 
-def again(session: Session, name: str, running: Job, ending: Ending, delay_s: float = 0.0) -> bool:
+def again(session: Session, name: str, running: Job, ending: Ending, delay_s: float = 0.0) -> Outcome | None:
     """Queue a running job for one more attempt, unless it was to be cancelled or none is left."""
     if running.cancel_requested_at is not None:
         return stop(session, running, ending, running.progress_step)
@@ -45,7 +45,7 @@ def again(session: Session, name: str, running: Job, ending: Ending, delay_s: fl
 
 def requeue(
     session: Session, name: str, running: Job, ending: Ending, delay_s: float = 0.0, **values: object
-) -> bool:
+) -> Outcome | None:
     run_after = now(delay_s) if delay_s > 0 else None
     # A job of a batch waits for its batch, which may be paused, or closed for the day by now.
     values = {"held": Job.batch_id.is_not(None), **values}
@@ -53,11 +53,11 @@ def requeue(
     return leave(session, name, running, ending, told, run_after=run_after, **values)
 
 
-def stop(session: Session, running: Job, ending: Ending, step: int | None) -> bool:
+def stop(session: Session, running: Job, ending: Ending, step: int | None) -> Outcome | None:
     return leave(session, "stop", running, ending, {"step": step}, stopped_at_step=step)
 
 
-def fail(session: Session, name: str, running: Job, ending: Ending, *, retryable: bool) -> bool:
+def fail(session: Session, name: str, running: Job, ending: Ending, *, retryable: bool) -> Outcome | None:
     error = {"error_code": ending.code, "error_message": ending.message, "error_retryable": retryable}
     parked = name == "park"
     told = {"code": ending.code, "parked": parked}
@@ -66,11 +66,14 @@ def fail(session: Session, name: str, running: Job, ending: Ending, *, retryable
 
 def leave(
     session: Session, name: str, running: Job, ending: Ending, told: Mapping[str, object], **values: object
-) -> bool:
-    """Carry out a move that ends the running attempt: the job, the attempt and the event."""
+) -> Outcome | None:
+    """Carry out a move that ends the running attempt: the job, the attempt and the event.
+
+    Returns how the attempt ended; None when somebody else moved the job first.
+    """
     attempt, step = running.attempt, running.progress_step
     if move(session, name, running.id, *held_by(attempt, running.owner), **values) is None:
-        return False
+        return None
     session.execute(
         update(Attempt)
         .where(Attempt.job_id == running.id, Attempt.number == attempt)
@@ -84,7 +87,7 @@ def leave(
         execution_options={"synchronize_session": False},
     )
     events.append(session, running.id, MOVES[name].event, {"attempt": attempt, **told})
-    return True
+    return ending.outcome
 
 
 def move(

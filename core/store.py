@@ -2,7 +2,7 @@
 
 No row back from the UPDATE means that somebody else moved the job first; the functions then return None or
 False, and the caller drops what it holds. A move of a running attempt names the attempt's number and its
-worker, so a late worker changes nothing. All times are the database's.
+worker, so a late worker changes nothing; it returns how the attempt ended. All times are the database's.
 
 ``core.moves`` carries them out. Functions take a session first and never commit: ``Database.transaction``
 does, once, at its end.
@@ -206,8 +206,8 @@ def complete(
     artifacts: Sequence[NewArtifact],
     timings_ms: Mapping[str, float] | None = None,
     acceleration: Mapping[str, Any] | None = None,
-) -> bool:
-    """Make the attempt's files visible and the job completed; False when somebody else won.
+) -> Outcome | None:
+    """Make the attempt's files visible and the job completed; None when somebody else won.
 
     A wish to cancel that comes after the last step is too late.
     """
@@ -217,26 +217,25 @@ def complete(
     if held is not None and (steps := held.progress_steps or made["acceleration"].get("steps")):
         made |= {"progress_step": steps, "progress_steps": steps}
     ending = moves.Ending(Outcome.COMPLETED)
-    if held is None or not moves.leave(
-        session, "complete", held, ending, {"artifacts": len(artifacts)}, **made
-    ):
-        return False
+    told = {"artifacts": len(artifacts)}
+    if held is None or not (ended := moves.leave(session, "complete", held, ending, told, **made)):
+        return None
     session.add_all(Artifact(job_id=job_id, attempt=attempt, **asdict(artifact)) for artifact in artifacts)
     session.flush()
-    return True
+    return ended
 
 
 def fail(
     session: Session, job_id: str, attempt: int, worker_id: str, code: str, message: str, *, retryable: bool
-) -> bool:
-    """End the job with an error; False when somebody else won.
+) -> Outcome | None:
+    """End the job with an error; None when somebody else won.
 
     ``retryable`` tells the caller whether the same request may succeed another time. A job that may, but has
     no attempt left for it, is parked.
     """
     held = moves.lock(session, job_id, attempt, worker_id)
     if held is None:
-        return False
+        return None
     used_up = retryable and held.counted_attempts >= held.max_attempts
     ending = moves.Ending(Outcome.FAILED, code, moves.clean(message))
     return moves.fail(session, "park" if used_up else "fail", held, ending, retryable=retryable)
@@ -244,35 +243,37 @@ def fail(
 
 def retry(
     session: Session, job_id: str, attempt: int, worker_id: str, code: str, message: str, delay_s: float
-) -> bool:
-    """Queue the job again after a counted attempt, not before ``delay_s``; False when somebody else won.
+) -> Outcome | None:
+    """Queue the job again after a counted attempt, not before ``delay_s``; None when somebody else won.
 
     A job that was to be cancelled is canceled instead, and one without attempts left fails.
     """
     held = moves.lock(session, job_id, attempt, worker_id)
-    return held is not None and moves.again(
+    if held is None:
+        return None
+    return moves.again(
         session, "retry", held, moves.Ending(Outcome.RETRIED, code, moves.clean(message)), delay_s
     )
 
 
-def hand_back(session: Session, job_id: str, attempt: int, worker_id: str) -> bool:
-    """Queue the job again, uncounted, because the worker stops; False when somebody else won.
+def hand_back(session: Session, job_id: str, attempt: int, worker_id: str) -> Outcome | None:
+    """Queue the job again, uncounted, because the worker stops; None when somebody else won.
 
     A job that was to be cancelled is canceled instead.
     """
     held = moves.lock(session, job_id, attempt, worker_id)
     if held is None:
-        return False
+        return None
     if held.cancel_requested_at is not None:
         return moves.stop(session, held, moves.Ending(Outcome.STOPPED), held.progress_step)
     ending = moves.Ending(Outcome.HANDED_BACK)
     return moves.requeue(session, "hand_back", held, ending, hand_backs=Job.hand_backs + 1)
 
 
-def stopped(session: Session, job_id: str, attempt: int, worker_id: str, step: int | None) -> bool:
-    """End a running job as canceled, stopped after ``step`` steps; False when somebody else won."""
+def stopped(session: Session, job_id: str, attempt: int, worker_id: str, step: int | None) -> Outcome | None:
+    """End a running job as canceled, stopped after ``step`` steps; None when somebody else won."""
     held = moves.lock(session, job_id, attempt, worker_id)
-    return held is not None and moves.stop(session, held, moves.Ending(Outcome.STOPPED), step)
+    return None if held is None else moves.stop(session, held, moves.Ending(Outcome.STOPPED), step)
 
 
 # --- the caller's and upkeep's moves --------------------------------------------------------------------

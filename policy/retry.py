@@ -1,7 +1,6 @@
 """What to do with a failed attempt: a value, decided from the failure's code alone.
 
     code                                        verdict
-    shutdown                                    hand back, uncounted, at once
     out_of_memory, output_not_finite,           once more, safer; then fail
     steps_mismatch
     storage_unavailable, *_unavailable          again after a pause that doubles, up to max_attempts
@@ -29,12 +28,13 @@ class Verdict:
     """What happens next.
 
     Attributes:
-        kind: retry (queued again, counted), fail (for good), hand_back (queued again, not counted).
+        kind: retry (queued again, counted), fail (for good). A worker that stops asks nobody: its job is
+            handed back, uncounted.
         delay_s: Not to be taken by a worker before that many seconds.
         safer: The next attempt runs without cache and uncompiled.
     """
 
-    kind: Literal["retry", "fail", "hand_back"]
+    kind: Literal["retry", "fail"]
     delay_s: float = 0.0
     safer: bool = False
 
@@ -48,8 +48,6 @@ def classify(code: str, attempt: int, max_attempts: int, attempts_with_code: int
         max_attempts: Most counted attempts of this job.
         attempts_with_code: Earlier attempts of the job that failed with this code.
     """
-    if code == "shutdown":
-        return Verdict("hand_back")
     if attempt >= max_attempts:
         return Verdict("fail")
     if code == DEVICE_LOST or code.endswith(PASSING):

@@ -32,26 +32,33 @@ from tasks.progress import Progress, Stop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from core.lifecycle import Outcome
     from core.tables import Job
     from pipeline.rendering import Picture, Rendering
     from tasks.child import Child
 
 INTERNAL = "internal_error"
+#: What is told of an attempt whose end could not be written, or was written before.
+UNKNOWN = "unknown"
 #: Exit code of a child whose device stopped working; its parent forks another.
 DEVICE_LOST_EXIT = 71
 
 _log = get_logger()
 
 
-def run(me: Child, job: Job) -> None:
+def run(me: Child, job: Job) -> str:
     """Render the job and bring it to its next state. Raises nothing but the stop of the process itself.
 
     A child whose device does not work any more stops itself: all that it took from then on would fail.
+
+    Returns:
+        How the attempt ended, and with which code.
     """
     _log.info("job.started", model=job.model)
+    ended = UNKNOWN
     try:
         with _watch(me, job) as progress:
-            _work(me, job, progress)
+            ended = _work(me, job, progress)
     except DATABASE_ERRORS:
         # Nothing can be written, not even a failure; the lease ends and upkeep takes the job back.
         _log.exception("job.end_not_written")
@@ -66,6 +73,7 @@ def run(me: Child, job: Job) -> None:
         raise SystemExit(DEVICE_LOST_EXIT)
     if job.batch_id is not None:
         _feed(me, job.batch_id)
+    return ended
 
 
 def _watch(me: Child, job: Job) -> Progress:
@@ -80,15 +88,15 @@ def _watch(me: Child, job: Job) -> Progress:
     )
 
 
-def _work(me: Child, job: Job, progress: Progress) -> None:
+def _work(me: Child, job: Job, progress: Progress) -> str:
     try:
-        _render_and_complete(me, job, progress)
+        return _render_and_complete(me, job, progress)
     except Stopped as stop:
-        _stop(me, job, progress, stop.step)
+        return _stop(me, job, progress, stop.step)
     except PipelineError as error:
-        _fail(me, job, error.code, error.message, error, retryable=error.retryable)
+        return _fail(me, job, error.code, error.message, error, retryable=error.retryable)
     except MemoryError as error:
-        _fail(
+        return _fail(
             me,
             job,
             OutOfMemory.code,
@@ -99,17 +107,17 @@ def _work(me: Child, job: Job, progress: Progress) -> None:
     except DATABASE_ERRORS:
         raise
     except Unavailable as error:
-        _fail(me, job, error.code, "The artifact store did not take the files.", error, retryable=True)
+        return _fail(me, job, error.code, "The artifact store did not take the files.", error, retryable=True)
     except SystemExit:
         # The parent ends this process; the work is lost, the job is not.
         _hand_back(me, job)
         raise
     except Exception as error:  # noqa: BLE001 - a job's own fault must not take the worker with it
         message = f"The worker met an error it did not expect ({type(error).__name__}). Its log tells more."
-        _fail(me, job, INTERNAL, message, error, retryable=True)
+        return _fail(me, job, INTERNAL, message, error, retryable=True)
 
 
-def _render_and_complete(me: Child, job: Job, progress: Progress) -> None:
+def _render_and_complete(me: Child, job: Job, progress: Progress) -> str:
     started = time.monotonic()
     plan = _plan(me, job)
     safer = job.attempt > 1 and _wants_safer(me, job)
@@ -125,7 +133,8 @@ def _render_and_complete(me: Child, job: Job, progress: Progress) -> None:
         "save": _ms(kept - rendered),
         "total": _ms(kept - started),
     }
-    if _end(me, job, store.complete, files, timings, rendering.acceleration):
+    ended = _end(me, job, store.complete, files, timings, rendering.acceleration)
+    if ended:
         _log.info(
             "job.completed",
             model=job.model,
@@ -135,6 +144,7 @@ def _render_and_complete(me: Child, job: Job, progress: Progress) -> None:
         )
     else:
         _log.warning("job.lost", at="completion")
+    return _words(ended)
 
 
 def _plan(me: Child, job: Job) -> RenderPlan:
@@ -214,23 +224,23 @@ def _keep(me: Child, job: Job, plan: RenderPlan, rendering: Rendering, picture: 
     )
 
 
-def _stop(me: Child, job: Job, progress: Progress, step: int) -> None:
+def _stop(me: Child, job: Job, progress: Progress, step: int) -> str:
     _log.info("job.stopped", step=step, reason=progress.stop and progress.stop.value)
     match progress.stop:
         case Stop.CANCELED:
-            _end(me, job, store.stopped, step)
+            return _words(_end(me, job, store.stopped, step))
         case Stop.RUN_TIMEOUT:
             limit = f"{job.run_timeout_s:g} s"
             message = f"The attempt ran longer than its limit of {limit} and was stopped at step {step}."
-            _end(me, job, store.fail, RUN_TIMEOUT, message, retryable=False)
+            return _words(_end(me, job, store.fail, RUN_TIMEOUT, message, retryable=False), RUN_TIMEOUT)
         case Stop.DRAINING:
-            _hand_back(me, job)
+            return _hand_back(me, job)
         case _:
             # Another worker holds the job: what this one has belongs to nobody.
-            return
+            return UNKNOWN
 
 
-def _fail(me: Child, job: Job, code: str, message: str, error: Exception, *, retryable: bool) -> None:
+def _fail(me: Child, job: Job, code: str, message: str, error: Exception, *, retryable: bool) -> str:
     """Carry out what the retry rule says about this failure, or about the device if that is what failed."""
     if not _device_is_sound(me):
         code, retryable = DEVICE_LOST, True
@@ -238,13 +248,12 @@ def _fail(me: Child, job: Job, code: str, message: str, error: Exception, *, ret
     same = _earlier(me, job, code)
     verdict = classify(code, job.counted_attempts, job.max_attempts, same)
     _log.error("job.attempt_failed", code=code, verdict=verdict.kind, exc_info=error)
-    if verdict.kind == "retry":
-        if _end(me, job, store.retry, code, message, verdict.delay_s) and verdict.delay_s <= 0:
-            _send_again(me, job)
-    elif verdict.kind == "hand_back":
-        _hand_back(me, job)
-    else:
-        _end(me, job, store.fail, code, message, retryable=retryable)
+    if verdict.kind == "fail":
+        return _words(_end(me, job, store.fail, code, message, retryable=retryable), code)
+    ended = _end(me, job, store.retry, code, message, verdict.delay_s)
+    if ended and verdict.delay_s <= 0:
+        _send_again(me, job)
+    return _words(ended, code)
 
 
 def _device_is_sound(me: Child) -> bool:
@@ -263,15 +272,25 @@ def _earlier(me: Child, job: Job, code: str) -> int:
         return store.attempts_with_code(session, job.id, code)
 
 
-def _hand_back(me: Child, job: Job) -> None:
-    if _end(me, job, store.hand_back):
+def _hand_back(me: Child, job: Job) -> str:
+    ended = _end(me, job, store.hand_back)
+    if ended:
         _log.info("job.handed_back")
         _send_again(me, job)
+    return _words(ended)
+
+
+def _words(ended: Outcome | None, code: str | None = None) -> str:
+    if ended is None:
+        return UNKNOWN
+    return f"{ended}: {code}" if code else str(ended)
 
 
 @patiently
-def _end(me: Child, job: Job, move: Callable[..., bool], *values: object, **named: object) -> bool:
-    """Make the move of this attempt; False when somebody else has moved the job."""
+def _end(
+    me: Child, job: Job, move: Callable[..., Outcome | None], *values: object, **named: object
+) -> Outcome | None:
+    """Make the move that ends this attempt; None when somebody else has moved the job."""
     with me.database.transaction() as session:
         return move(session, job.id, job.attempt, me.setup.worker_id, *values, **named)
 

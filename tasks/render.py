@@ -15,7 +15,7 @@ from core.ids import is_id
 from core.log import get_logger
 from tasks import attempt, child
 from tasks.outbox import send
-from tasks.patience import DATABASE_ERRORS, patiently
+from tasks.patience import patiently
 
 if TYPE_CHECKING:
     from core.tables import Job
@@ -59,20 +59,7 @@ def _render(me: child.Child, job_id: str) -> str:
         _log.info("job.not_claimed", job_id=job_id)
         return "not there to be taken"
     with bound_contextvars(job_id=job.id, attempt=job.attempt, worker=me.setup.worker_id):
-        attempt.run(me, job)
-    return _outcome(me, job)
-
-
-def _outcome(me: child.Child, job: Job) -> str:
-    try:
-        with me.database.reading() as session:
-            attempts = store.get_attempts(session, job.id)
-    except DATABASE_ERRORS:
-        return "unknown"
-    for ended in attempts:
-        if ended.number == job.attempt and ended.outcome:
-            return f"{ended.outcome}: {ended.error_code}" if ended.error_code else str(ended.outcome)
-    return "unknown"
+        return attempt.run(me, job)
 
 
 @patiently

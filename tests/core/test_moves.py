@@ -293,7 +293,7 @@ def test_two_endings_at_once_leave_one_result(committed_database: Database) -> N
         for job_id in jobs:
             ready.wait(30)
             with committed_database.transaction() as session:
-                won.append(WAYS_TO_LEAVE[name](session, job_id, 1, WORKER))
+                won.append(WAYS_TO_LEAVE[name](session, job_id, 1, WORKER) is not None)
         return won
 
     with ThreadPoolExecutor(2) as threads:

@@ -42,10 +42,6 @@ def test_an_error_nobody_expected_is_tried_once_more() -> None:
     assert classify("internal_error", 2, 3, 1).kind == "fail"
 
 
-def test_a_shutdown_hands_the_job_back_whatever_was_tried_before() -> None:
-    assert classify("shutdown", 3, 3, 2) == Verdict("hand_back")
-
-
 codes = st.sampled_from(["out_of_memory", "storage_unavailable", "internal_error", "load_failed"])
 
 

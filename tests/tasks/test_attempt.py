@@ -57,7 +57,11 @@ def claim(stage: Stage, me: Child, job_id: str) -> Job:
 def run(stage: Stage, me: Child, job_id: str, error: BaseException) -> Job:
     assert isinstance(me.engine, Failing)
     me.engine.error = error
-    attempt.run(me, claim(stage, me, job_id))
+    told = attempt.run(me, claim(stage, me, job_id))
+    with stage.database.reading() as session:
+        latest = store.get_attempts(session, job_id)[-1]
+    said = f"{latest.outcome}: {latest.error_code}" if latest.outcome else "unknown"
+    assert told == said, "Flower shows what the row says"
     return stage.job(job_id)
 
 
