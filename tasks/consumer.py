@@ -29,7 +29,8 @@ class SteadyConsumer(Consumer):
 
     def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - Celery's
         super().__init__(*args, **options)
-        self.channel_errors = (*self.channel_errors, *UNREADABLE)
+        me: Any = self  # the attribute has no type
+        me.channel_errors = (*me.channel_errors, *UNREADABLE)
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
         """Celery pauses between tries to reach a server, but not for one that answers with a refusal."""

@@ -26,8 +26,11 @@ OUT_OF_MEMORY_EXIT = 72
 _log = get_logger()
 
 
-def render(job_id: str) -> str:
+def render(job_id: object) -> str:
     """Run one attempt of the job in this child, if it is there to be taken.
+
+    Args:
+        job_id: A job's id, unless somebody else put the message there.
 
     Returns:
         What came of it, for Flower's column of results; nothing here reads it.
@@ -47,8 +50,8 @@ def render(job_id: str) -> str:
         board.release()
 
 
-def _render(me: child.Child, job_id: str) -> str:
-    if not isinstance(job_id, str) or not is_id(job_id):  # a message of somebody else may hold anything
+def _render(me: child.Child, job_id: object) -> str:
+    if not isinstance(job_id, str) or not is_id(job_id):
         _log.warning("job.no_id", message=repr(job_id)[:100])
         return "no id"
     if me.setup.board.draining:
