@@ -28,11 +28,13 @@ from pipeline.errors import (
     Stopped,
     WarmupIncomplete,
 )
+from pipeline.inputs import Fitted, Inputs, fit, stand_in
 from pipeline.load import Pipe, load_pipeline
 from pipeline.memory import catching_out_of_memory, find_device, free_memory
 from pipeline.record import Record
 from pipeline.render import Pass, render_pass
 from pipeline.rendering import Picture, PreparationStep, Rendering, StepName
+from pipeline.siblings import Siblings
 from pipeline.warmup import count_steps, plan_warm_up, run_warm_up
 from policy.cache import CacheDecision, decide_cache, forced
 from policy.model_spec import ModelSpec
@@ -93,6 +95,7 @@ class Engine:
         self._report = report
         self._backend = backend
         self._pipe: Pipe | None = None
+        self._siblings: Siblings | None = None
         self._acceleration: Acceleration | None = None
         self._reference_steps: int | None = None
         self._warm_shapes: set[tuple[int, int, int | None]] = set()
@@ -122,7 +125,12 @@ class Engine:
         return self.preparation
 
     def render(
-        self, plan: RenderPlan, on_step: Callable[[int, int], bool] = _go_on, *, safer: bool = False
+        self,
+        plan: RenderPlan,
+        on_step: Callable[[int, int], bool] = _go_on,
+        *,
+        safer: bool = False,
+        inputs: Inputs | None = None,
     ) -> Rendering:
         """Renders every picture of a plan, one after the other.
 
@@ -132,6 +140,7 @@ class Engine:
                 False stops the job. Whatever it raises leaves the job at once; the next one is not affected.
             safer: Without cache, whatever the plan says, and with nothing compiled: for another try at what
                 the acceleration may have broken.
+            inputs: The pictures that the plan draws from, as they were sent.
 
         Raises:
             Stopped: ``on_step`` said so.
@@ -139,15 +148,17 @@ class Engine:
             NotFinite: A result is not a picture.
             MountFailed: The cache could not be mounted.
             StepsMismatch: Another number of steps was run than planned.
+            Unsupported: The model draws from no such pictures, or they are not those of the plan.
         """
+        given = fit(inputs, plan)
         decision = _SAFER if safer else self.decide(plan)
         record = Record(plan, decision)
         stance = uncompiled() if safer else new_shape(self.policy["new_shape"])
         with self._tidy_after_failure(), stance:
             for index, seed in enumerate(plan.seeds):
-                each_step = _stopping(on_step, index * plan.num_inference_steps, record.total_steps)
+                each_step = _stopping(on_step, index * plan.executed_steps, record.total_steps)
                 done = catching_out_of_memory(
-                    functools.partial(self._run, plan, decision, seed, each_step),
+                    functools.partial(self._run, plan, decision, seed, each_step, given),
                     f"at {plan.width}x{plan.height}",
                 )
                 record.add(_picture(plan, index, seed, done), done, self._ready()[1].cached_steps())
@@ -157,7 +168,7 @@ class Engine:
         """Lets go of the weights and frees their memory. The engine can be prepared again."""
         if self._acceleration is not None:
             self._acceleration.release()
-        self._acceleration = self._pipe = None
+        self._acceleration = self._pipe = self._siblings = None
         self._warm_shapes = set()
         free_memory()
 
@@ -166,7 +177,7 @@ class Engine:
         pipe, acceleration = self._ready()
         if plan.cache not in ("default", "off") and not acceleration.can_mount:
             return CacheDecision(None, None, _NO_MOUNT)
-        steps = split_steps(pipe, self.spec, plan.num_inference_steps)
+        steps = split_steps(pipe, self.spec, plan.executed_steps)
         return decide_cache(plan, self.spec, self.policy, steps)
 
     def effective(self) -> dict[str, object]:
@@ -199,6 +210,7 @@ class Engine:
         parameter = next(transformers_of(pipe, self.spec)[0].parameters())
         self._reference_steps = self._steps_that_cache(pipe)
         self._acceleration = self._accelerate(pipe)
+        self._siblings = Siblings(pipe, self.spec)
         return {
             "device": str(self.device),
             "dtype": str(parameter.dtype).removeprefix("torch."),
@@ -267,7 +279,7 @@ class Engine:
         return detail
 
     def _warm_pass(self, plan: RenderPlan) -> tuple[int, ...]:
-        self._run(plan, self._with_reuse(plan), plan.seed, lambda _: None)
+        self._run(plan, self._with_reuse(plan), plan.seed, lambda _: None, stand_in(plan))
         return self._ready()[1].cached_steps()
 
     def _with_reuse(self, plan: RenderPlan) -> CacheDecision:
@@ -275,16 +287,22 @@ class Engine:
         if self._reference_steps is None:
             return self.decide(plan)
         decision = self.decide(plan.model_copy(update={"num_inference_steps": self._reference_steps}))
-        steps = split_steps(self._ready()[0], self.spec, plan.num_inference_steps)
+        steps = split_steps(self._ready()[0], self.spec, plan.executed_steps)
         configs = tuple(map(forced, decision.configs or (), steps))
         return CacheDecision(configs, decision.preset, decision.reason)
 
     def _run(
-        self, plan: RenderPlan, decision: CacheDecision, seed: int, each_step: Callable[[int], None]
+        self,
+        plan: RenderPlan,
+        decision: CacheDecision,
+        seed: int,
+        each_step: Callable[[int], None],
+        given: Fitted | None,
     ) -> Pass:
         pipe, acceleration = self._ready()
+        pipe = pipe if self._siblings is None else self._siblings.of(plan)
         acceleration.prepare_for(decision)
-        done = render_pass(pipe, self.spec, plan, seed, device=self.device, each_step=each_step)
+        done = render_pass(pipe, self.spec, plan, seed, device=self.device, each_step=each_step, given=given)
         acceleration.check_executed()
         return done
 

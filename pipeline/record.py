@@ -13,7 +13,7 @@ class Record:
     """The account of one job, opened before its first pass."""
 
     def __init__(self, plan: RenderPlan, decision: CacheDecision) -> None:
-        self.total_steps = plan.num_inference_steps * plan.n
+        self.total_steps = plan.executed_steps * plan.n
         self._decision = decision
         self._compiles_before = compiles_so_far()
         self._pictures: list[Picture] = []

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from pipeline.errors import NotFinite, StepsMismatch, Unsupported
+from pipeline.inputs import Fitted
 from pipeline.load import Pipe
 from pipeline.memory import synchronise
 from policy.model_spec import ModelSpec
@@ -89,36 +90,41 @@ def render_pass(
     *,
     device: torch.device,
     each_step: Callable[[int], None],
+    given: Fitted | None = None,
 ) -> Pass:
     """Renders one picture of the plan.
 
     Args:
-        pipe: The loaded pipeline; its transformers are ready for this pass.
+        pipe: The pipeline of this plan; its transformers are ready for this pass.
         spec: The model.
         plan: What to render.
         seed: Of this picture alone; its noise is drawn on the CPU, so that it is the same on every device.
         device: Where the pipeline computes.
         each_step: Told the steps done after each; what it raises leaves the pass at once.
+        given: The pictures that the plan draws from.
 
     Raises:
         NotFinite: The result is not a picture.
         StepsMismatch: Another number of steps was run than planned.
         Unsupported: The pipeline does not take what the plan or the spec sets.
     """
-    watch = _Watch(device, plan.num_inference_steps, each_step)
-    arguments = call_arguments(pipe, spec, plan, seed)
+    watch = _Watch(device, plan.executed_steps, each_step)
+    arguments = call_arguments(pipe, spec, plan, seed, given)
     with torch.no_grad(), _watched(pipe, watch, arguments):
         output = pipe(**arguments)
     values = np.asarray((output.frames if spec.kind == "video" else output.images)[0])
     timings = watch.timings_ms()
-    if watch.steps != plan.num_inference_steps:
-        raise StepsMismatch(f"{watch.steps} steps were run, planned were {plan.num_inference_steps}")
+    if watch.steps != plan.executed_steps:
+        raise StepsMismatch(f"{watch.steps} steps were run, planned were {plan.executed_steps}")
     _check_latents(watch.latents)
     _check_values(values)
-    return Pass((values * 255).round().astype(np.uint8), timings)
+    pixels = (values * 255).round().astype(np.uint8)
+    return Pass(pixels if given is None else given.restore(pixels), timings)
 
 
-def call_arguments(pipe: Pipe, spec: ModelSpec, plan: RenderPlan, seed: int) -> dict[str, Any]:
+def call_arguments(
+    pipe: Pipe, spec: ModelSpec, plan: RenderPlan, seed: int, given: Fitted | None = None
+) -> dict[str, Any]:
     """Returns the keyword arguments of the pipeline call, each set on purpose.
 
     Raises:
@@ -142,6 +148,9 @@ def call_arguments(pipe: Pipe, spec: ModelSpec, plan: RenderPlan, seed: int) -> 
         arguments["num_frames"] = plan.num_frames
     if spec.frames is not None and spec.frames.fps_parameter is not None:
         arguments[spec.frames.fps_parameter] = plan.fps
+    if given is not None:
+        arguments |= {"image": given.image, "strength": plan.strength}
+        arguments |= {} if given.mask is None else {"mask_image": given.mask}
     unknown = sorted(set(arguments) - _parameters(pipe))
     if unknown:
         raise Unsupported(f"{type(pipe).__name__} takes no {', '.join(unknown)}")

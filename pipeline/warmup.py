@@ -2,7 +2,9 @@
 
 Every declared size is run in each way a request can run it: with guidance and without, and, when compiling,
 with prompts of three lengths, so that the length becomes symbolic where it is not padded. Each pass has a
-step that is certainly reused, on every transformer. When compiling, the same passes are then run again, and
+step that is certainly reused, on every transformer. When compiling, a model that draws from pictures is given
+one as well, so that reading it into latents and what that changes in the transformer's calls is not new to a
+request. Then the same passes are then run again, and
 others with a prompt of a length not seen before; they must compile nothing.
 """
 
@@ -11,7 +13,8 @@ from dataclasses import dataclass
 
 from pipeline.compilation import compiles_so_far
 from pipeline.errors import WarmupIncomplete
-from policy.model_spec import ModelSpec
+from policy.model_spec import ModelSpec, PictureInputs
+from policy.pictures import PlannedPicture
 from policy.plan import RenderPlan, make_plan
 from policy.request import RenderRequest
 
@@ -59,8 +62,18 @@ def plan_warm_up(
     )
     if not compiled:
         return WarmUp(plans, (), cached)
+    if spec.inputs is not None:
+        plans += tuple(_from_picture(plan, spec.inputs) for plan in plans[:: len(each_way)])
     unseen = (_plan(spec, size, _UNSEEN_LENGTH, scale, steps) for size in every_size for scale in scales)
     return WarmUp(plans, (*plans, *unseen), cached)
+
+
+def _from_picture(plan: RenderPlan, inputs: PictureInputs) -> RenderPlan:
+    """The same plan drawn over a picture; at full strength every step is run."""
+    size = (plan.width, plan.height)
+    picture = PlannedPicture.cut(sha256="0" * 64, size=size, result=size)
+    mask = picture if inputs.image_to_image is None else None
+    return plan.model_copy(update={"image": picture, "mask": mask, "strength": 1.0})
 
 
 def guidance_scales(spec: ModelSpec) -> tuple[float, ...]:

@@ -121,6 +121,31 @@ class RequestLimits(_Facts):
     negative_prompt: bool = False
 
 
+class PictureInputs(_Facts):
+    """How a model draws from a picture that is given.
+
+    Attributes:
+        image_to_image: Class of the pipeline that changes a whole picture; None: the family has none.
+        inpaint: Class of the pipeline that changes a picture inside a mask; None: the family has none.
+        strength: Default share of the way from the picture to something new.
+    """
+
+    image_to_image: str | None = None
+    inpaint: str | None = None
+    strength: float = Field(gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if self.image_to_image is None and self.inpaint is None:
+            raise ValueError("inputs names neither an image_to_image nor an inpaint pipeline")
+        return self
+
+    def as_public_json(self) -> dict[str, Any]:
+        """Returns what a caller may give, and the default strength."""
+        able = {name: getattr(self, name) is not None for name in ("image_to_image", "inpaint")}
+        return {**able, "strength": self.strength}
+
+
 class Residency(_Facts):
     """What the weights need on a GPU.
 
@@ -164,6 +189,7 @@ class ModelSpec(_Facts):
         boundary_ratio: Where two transformers change over, part of the noise range.
         call: Further fixed keyword arguments of the pipeline call.
         max_sequence_length: Text tokens, passed to the pipeline when not None.
+        inputs: How it draws from a picture; None: it cannot.
         policy: The model config: values for options, weaker than flag and environment.
         fixed_threads: CPU threads that the model runs best with.
     """
@@ -186,6 +212,7 @@ class ModelSpec(_Facts):
     steps: StepLimits
     guidance: GuidanceLimits
     frames: FrameLimits | None = None
+    inputs: PictureInputs | None = None
     limits: RequestLimits
     max_sequence_length: int | None = Field(default=None, gt=0)
     call: dict[str, Any] = {}
@@ -202,6 +229,8 @@ class ModelSpec(_Facts):
         unknown = [name for name in self.output_formats if name not in formats]
         if unknown:
             raise ValueError(f"{self.kind} models cannot write {', '.join(unknown)}")
+        if self.kind == "video" and self.inputs is not None:
+            raise ValueError("a video model draws from no picture")
         return self
 
     @model_validator(mode="after")
@@ -251,8 +280,15 @@ class ModelSpec(_Facts):
         body = self.model_dump(mode="json", include={*shown, "frames", "output_formats"})
         limits = self.limits.model_dump(mode="json")
         guidance = self.guidance.model_dump(mode="json", exclude={"parameter"})
+        inputs = None if self.inputs is None else self.inputs.as_public_json()
         cache = {preset: self.cache_minimum_steps(preset) for preset in ("quality", "balanced", "fast")}
-        return {**body, "guidance": guidance, "limits": limits, "cache": {"minimum_steps": cache}}
+        return {
+            **body,
+            "guidance": guidance,
+            "limits": limits,
+            "inputs": inputs,
+            "cache": {"minimum_steps": cache},
+        }
 
 
 def _check_order(*numbers: float) -> None:

@@ -6,7 +6,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from policy.model_spec import ModelSpec
+from policy.pictures import PlannedPicture
 from policy.request import DRAWN_SEED_LIMIT, CacheChoice, RenderRequest
+from policy.strength import executed_steps
 
 
 class RenderPlan(BaseModel):
@@ -29,6 +31,14 @@ class RenderPlan(BaseModel):
     fps: int | None
     cache: CacheChoice
     output_format: str
+    image: PlannedPicture | None = None
+    mask: PlannedPicture | None = None
+    strength: float | None = None
+
+    @property
+    def executed_steps(self) -> int:
+        """Steps that are run for one picture: fewer than asked for when it starts from one that is given."""
+        return executed_steps(self.num_inference_steps, self.strength)
 
     @property
     def seeds(self) -> tuple[int, ...]:

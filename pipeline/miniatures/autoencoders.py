@@ -9,11 +9,11 @@ df: Any = diffusers  # its constructors have no types
 LATENTS = 4
 
 
-def kl(*, scaling: float, shift: float | None = None) -> object:
+def kl(*, scaling: float, shift: float | None = None, latents: int = LATENTS) -> object:
     """8 times smaller per side; a family that shifts its latents has no extra projections around them."""
     return df.AutoencoderKL(
         **_blocks(4),
-        latent_channels=LATENTS,
+        latent_channels=latents,
         scaling_factor=scaling,
         shift_factor=shift,
         use_quant_conv=shift is None,

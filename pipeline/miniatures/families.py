@@ -22,6 +22,8 @@ HEADS, HEAD = 2, 16
 WIDTH = HEADS * HEAD
 ROPE = (4, 6, 6)  # frame, height, width: shares of one head
 BLOCKS = 4
+SD3_LATENTS = 16
+"""Its inpaint pipeline takes transformers of no other number."""
 
 
 def flux(spec: ModelSpec) -> Components:
@@ -116,8 +118,8 @@ def sd3(_: ModelSpec) -> Components:
     return {
         "transformer": df.SD3Transformer2DModel(
             sample_size=8,
-            in_channels=LATENTS,
-            out_channels=LATENTS,
+            in_channels=SD3_LATENTS,
+            out_channels=SD3_LATENTS,
             num_layers=BLOCKS,
             attention_head_dim=HEAD,
             num_attention_heads=HEADS,
@@ -128,7 +130,7 @@ def sd3(_: ModelSpec) -> Components:
             dual_attention_layers=(0, 1),
             qk_norm="rms_norm",
         ),
-        "vae": autoencoders.kl(scaling=1.5305, shift=0.0609),
+        "vae": autoencoders.kl(scaling=1.5305, shift=0.0609, latents=SD3_LATENTS),
         "text_encoder": text_encoders.clip(tokenizer, WIDTH, projection=True),
         "text_encoder_2": text_encoders.clip(tokenizer_2, WIDTH, projection=True),
         "text_encoder_3": text_encoders.t5(tokenizer_3, 2 * WIDTH),
