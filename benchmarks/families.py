@@ -165,19 +165,18 @@ def _measure(row: Row, spec: "ModelSpec", folder: Path) -> tuple[Row, str]:
 
 
 def _render_when_fresh(model_id: str, folder: Path) -> tuple[str, float]:
-    engine, plan = _prepare(Catalogue.load()[model_id], folder)
+    engine, plan = _prepare(Catalogue.load()[model_id], folder, CountingBackend(), compiled=False)
     return _render(engine, plan)[0], time.process_time()
 
 
 def _prepare(
-    spec: "ModelSpec", folder: Path, backend: "CountingBackend | None" = None
+    spec: "ModelSpec", folder: Path, backend: "CountingBackend", *, compiled: bool = True
 ) -> "tuple[Engine, RenderPlan]":
-    """The engine, compiled and warm; without a backend neither, which takes a hundredth of the time."""
+    """The engine, compiled and warm, or neither, which takes a hundredth of the time."""
     from pipeline.engine import Engine
     from pipeline.miniature import spec_of
 
     small = spec_of(spec)
-    compiled = backend is not None
     flags = {"compile": compiled, "warmup": compiled, "cache": True, "cache_preset": PRESET}
     policy = resolve(small, flags=flags, env={}, hardware=CPU)
     engine = Engine(small, policy, source=str(folder), device="cpu", backend=backend)

@@ -25,3 +25,12 @@ pytest_plugins = [
 def no_renderq_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("RENDERQ_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that share a fixture of their module in one process of xdist: it is made once."""
+    for item in items:
+        made = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - pytest names it so
+        if any(each[-1].scope == "module" for each in made) and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))

@@ -1,6 +1,7 @@
 """Mount, then compile, then warm up: after that, no request waits for the compiler."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ import torch
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
 from pipeline.engine import Engine
+from pipeline.miniature import spec_of
 from pipeline.order import Order, measure_order
 from pipeline.rendering import PreparationStep
+from policy.catalogue import Catalogue
 from policy.model_spec import ModelSpec
 from tests.fixtures.models import GraphCounter, pixels, planned, resolved
 
@@ -84,12 +87,13 @@ def test_the_warm_up_compiles_and_the_requests_after_it_do_not(prepared: Prepare
 
 @pytest.mark.parametrize(("order", "first"), [(OURS, False), (FAULTY, True)])
 def test_compiled_before_the_mount_the_first_request_compiles(
-    order: Order, first: bool, tiny_spec: ModelSpec
+    order: Order, first: bool, miniature_folder: Callable[[str], Path]
 ) -> None:
     torch._dynamo.reset()
-    policy = resolved(tiny_spec, compile=True)
+    spec, source = spec_of(Catalogue.load()["flux.1-dev"]), str(miniature_folder("flux.1-dev"))
+    policy, counter = resolved(spec, compile=True), GraphCounter()
     result = measure_order(
-        tiny_spec, policy, order, "whole", device="cpu", backend=GraphCounter(), requests=1
+        spec, policy, order, "whole", source=source, device="cpu", backend=counter, requests=1
     )
     assert (result["compiles_first_request"] > 0) is first
     assert (result["compiles_warmup"] > 5) is not first
