@@ -33,7 +33,7 @@ def explaining(*, as_json: bool) -> Iterator[None]:
 def table_of(errors: Sequence[dict[str, Any]]) -> list[str]:
     """The lines of the table, at most `SHOWN` errors, and how many more there are."""
     rows = [(error.get("row"), error.get("field"), _message(error)) for error in errors[:SHOWN]]
-    lines = lay_out(("row", "field", "message"), rows, None)
+    lines = lay_out(("row", "field", "message"), rows, None).lines
     left = len(errors) - SHOWN
     return [*lines, f"... and {left} more; --json has all"] if left > 0 else lines
 

@@ -19,10 +19,10 @@ def times_table(times: Iterable[str], timezone: str | None) -> list[str]:
     zone = zone_named(timezone)
     utc = [shown_moment(moment, "UTC") for moment in moments]
     if zone is None:
-        return lay_out(("UTC",), [(text,) for text in utc], None)
+        return lay_out(("UTC",), [(text,) for text in utc], None).lines
     days = [f"{moment.astimezone(zone):%a}" for moment in moments]
     local = [shown_moment(moment, timezone) for moment in moments]
-    return lay_out(("day", str(timezone), "UTC"), list(zip(days, local, utc, strict=True)), None)
+    return lay_out(("day", str(timezone), "UTC"), list(zip(days, local, utc, strict=True)), None).lines
 
 
 def firing_row(firing: dict[str, Any]) -> Sequence[object]:

@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 from cli.terminal import print_line, printable, say
 
@@ -15,6 +16,13 @@ LEAST = 12
 CUT = "…"
 
 Row = Sequence[object]
+
+
+class Table(NamedTuple):
+    """The lines, and the columns for which there was no room."""
+
+    lines: list[str]
+    left_out: list[str]
 
 
 def print_fitted(
@@ -30,9 +38,9 @@ def print_fitted(
         drop: Columns to leave out, in this order, until the last one has ``least`` cells.
         least: The cells that the last column needs and gets, even where the line is then too long.
     """
-    width = _terminal_width()
-    print_line("\n".join(lay_out(columns, rows, width, drop=drop, least=least)))
-    if gone := left_out(columns, rows, width, drop=drop, least=least):
+    lines, gone = lay_out(columns, rows, _terminal_width(), drop=drop, least=least)
+    print_line("\n".join(lines))
+    if gone:
         say(f"not shown: {', '.join(gone)} (a wider terminal or --json has them)")
 
 
@@ -86,24 +94,12 @@ def lay_out(
     *,
     drop: Sequence[str] = (),
     least: int = LEAST,
-) -> list[str]:
-    """The lines of a table of at most ``width`` cells where that is possible without cutting but the last."""
+) -> Table:
+    """A table of at most ``width`` cells where that is possible without cutting but the last column."""
     table = _fitted(columns, rows, width, drop, least)
     room = None if width is None else max(_left(table, width), least)
-    return [_line(row, _widths(table), room) for row in table]
-
-
-def left_out(
-    columns: Sequence[str],
-    rows: Sequence[Row],
-    width: int | None,
-    *,
-    drop: Sequence[str] = (),
-    least: int = LEAST,
-) -> list[str]:
-    """The columns that `lay_out` has no room for."""
-    shown = _fitted(columns, rows, width, drop, least)[0]
-    return [name for name in columns if name not in shown]
+    lines = [_line(row, _widths(table), room) for row in table]
+    return Table(lines, [name for name in columns if name not in table[0]])
 
 
 def _fitted(

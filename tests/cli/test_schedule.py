@@ -205,7 +205,7 @@ def test_add_warns_of_an_enabled_schedule_of_the_same_name(
 
 
 def test_a_list_on_80_columns_keeps_id_state_next_firing_and_name() -> None:
-    lines = lay_out(LIST_COLUMNS, [list_row(schedule())], 80, drop=LIST_DROP, least=NAME_CELLS)
+    lines = lay_out(LIST_COLUMNS, [list_row(schedule())], 80, drop=LIST_DROP, least=NAME_CELLS).lines
     assert lines == [
         "id                                    on   next firing                name",
         f"{SCHEDULE}  yes  2026-12-01 22:00:00 +0100  nightly",
@@ -213,7 +213,7 @@ def test_a_list_on_80_columns_keeps_id_state_next_firing_and_name() -> None:
 
 
 def test_firings_on_80_columns_keep_batch_and_error_whole() -> None:
-    lines = lay_out(FIRING_COLUMNS, [firing_row(firing())], 80, drop=FIRING_DROP, least=ID_CELLS)
+    lines = lay_out(FIRING_COLUMNS, [firing_row(firing())], 80, drop=FIRING_DROP, least=ID_CELLS).lines
     assert lines[1].endswith(BATCH)
     assert max(map(len, lines)) <= 80
 
