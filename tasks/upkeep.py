@@ -96,16 +96,6 @@ class Duty:
     every_s: float | None = None
 
 
-def run_upkeep(settings: Settings, stop: Event) -> None:
-    """Do every duty each ``upkeep_interval_s`` until ``stop`` is set, without Beat and messages.
-
-    Raises:
-        DatabaseNotUpgraded: The tables are not those of this installation.
-    """
-    with opened(settings) as upkeep:
-        keep_looking(upkeep, stop)
-
-
 @contextmanager
 def opened(settings: Settings) -> Iterator[Upkeep]:
     """The connections, on tables that are those of this installation; a database that is away may come.

@@ -21,7 +21,7 @@ from tasks.upkeep import Upkeep
 from tasks.worker import run_worker
 from tests.fixtures.redis import Valkey
 from tests.fixtures.waiting import wait_until
-from tests.fixtures.workers import Stage
+from tests.fixtures.workers import Stage, look_after
 
 
 @pytest.fixture
@@ -218,8 +218,8 @@ def not_upgraded(tmp_path: Path, own_database_url: str) -> Settings:
 
 
 def test_upkeep_does_not_start_on_a_database_that_was_not_upgraded(not_upgraded: Settings) -> None:
-    with pytest.raises(DatabaseNotUpgraded, match="renderq db upgrade"):
-        upkeep.run_upkeep(not_upgraded, threading.Event())
+    with pytest.raises(DatabaseNotUpgraded, match="renderq db upgrade"), upkeep.opened(not_upgraded):
+        pass
 
 
 def test_a_worker_does_not_start_on_a_database_that_was_not_upgraded(not_upgraded: Settings) -> None:
@@ -247,7 +247,7 @@ ABSENT = {"sqlite": "sqlite:////absent/absent.db", "postgresql": "postgresql://p
 def test_the_loop_survives_a_database_that_is_away(stage: Stage, database_kind: str) -> None:
     broken = stage.settings.model_copy(update={"database_url": ABSENT[database_kind]})
     stop = threading.Event()
-    loop = threading.Thread(target=upkeep.run_upkeep, args=(broken, stop))
+    loop = threading.Thread(target=look_after, args=(broken, stop))
     loop.start()
     loop.join(timeout=1.0)
     assert loop.is_alive()
