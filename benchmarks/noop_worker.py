@@ -23,6 +23,7 @@ from policy.catalogue import Catalogue
 from policy.model_spec import ModelSpec
 from policy.plan import RenderPlan
 from policy.resolve import Policy, resolve
+from tasks.engine import EngineFactory
 from tasks.worker import run_worker
 
 MODEL = "tiny"
@@ -56,16 +57,25 @@ class NoopEngine:
         del safer
         time.sleep(self._pace_s)
         on_step(plan.num_inference_steps, plan.num_inference_steps)
+        return self.blank(plan)
+
+    def blank(self, plan: RenderPlan) -> Rendering:
+        """The pictures of a job, all the same."""
         pictures = tuple(Picture(index, seed, self._image, None) for index, seed in enumerate(plan.seeds))
         return Rendering(pictures, {"total": 0.0}, {"cache": "off", "steps": 0, "cached_steps": 0})
 
 
-def main() -> int:
+def run_with(engine_factory: EngineFactory) -> int:
+    """Run the worker with this engine; returns its exit code."""
     configure_logging("worker")
     spec = Catalogue.load().get_model(MODEL)
     policy = resolve(spec, flags={}, env=os.environ, hardware=detect())
+    return run_worker(get_settings(), spec, policy, engine_factory=engine_factory)
+
+
+def main() -> int:
     pace_s = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
-    return run_worker(get_settings(), spec, policy, engine_factory=partial(NoopEngine, pace_s=pace_s))
+    return run_with(partial(NoopEngine, pace_s=pace_s))
 
 
 if __name__ == "__main__":

@@ -5,22 +5,15 @@
 For `benchmarks.recovery`. It ends with whoever started it and stops at its next step when it is told to.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable
 
-from benchmarks.noop_worker import MODEL, NoopEngine
+from benchmarks.noop_worker import NoopEngine, run_with
 from cli.leash import hold_leash
-from core.hardware import detect
-from core.log import configure_logging
-from core.settings import get_settings
 from pipeline.errors import Stopped
 from pipeline.rendering import Rendering
-from policy.catalogue import Catalogue
 from policy.plan import RenderPlan
-from policy.resolve import resolve
-from tasks.worker import run_worker
 
 STEP_S = 0.05
 
@@ -39,10 +32,7 @@ class SlowEngine(NoopEngine):
 
 def main() -> int:
     hold_leash()
-    configure_logging("worker")
-    spec = Catalogue.load().get_model(MODEL)
-    policy = resolve(spec, flags={}, env=os.environ, hardware=detect())
-    return run_worker(get_settings(), spec, policy, engine_factory=SlowEngine)
+    return run_with(SlowEngine)
 
 
 if __name__ == "__main__":

@@ -17,19 +17,15 @@ from types import SimpleNamespace
 
 from PIL import Image
 
+from benchmarks.noop_worker import run_with
 from cli.leash import hold_leash
 from core.hardware import detect
-from core.log import configure_logging
-from core.settings import get_settings
 from pipeline.errors import Stopped
 from pipeline.rendering import Picture, PreparationStep, Rendering
-from policy.catalogue import Catalogue
 from policy.model_spec import ModelSpec
 from policy.plan import RenderPlan
-from policy.resolve import Policy, resolve
-from tasks.worker import run_worker
+from policy.resolve import Policy
 
-MODEL = "tiny"
 SHORTEST_S, LONGEST_S = 0.05, 0.2
 LOAD_S = 0.2
 HOLD = re.compile(r"hold at step (\d+)")
@@ -98,10 +94,7 @@ def _draw(plan: RenderPlan) -> Image.Image:
 
 def main() -> int:
     hold_leash()
-    configure_logging("worker")
-    spec = Catalogue.load().get_model(MODEL)
-    policy = resolve(spec, flags={}, env=os.environ, hardware=detect())
-    return run_worker(get_settings(), spec, policy, engine_factory=PacedEngine)
+    return run_with(PacedEngine)
 
 
 if __name__ == "__main__":
