@@ -17,7 +17,17 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    NullPool,
+    Pool,
+    create_engine,
+    event,
+    make_url,
+)
 from sqlalchemy.exc import (
     DatabaseError,
     DBAPIError,
@@ -51,12 +61,15 @@ _READING = "renderq_reading"
 class Database:
     """A database by URL: ``sqlite:////path/to/file.db`` or ``postgresql://user@host/name``."""
 
-    def __init__(self, url: str) -> None:
-        """Prepare the engine; the first use connects."""
+    def __init__(self, url: str, *, keeps: bool = True) -> None:
+        """Prepare the engine; the first use connects.
+
+        With ``keeps`` False each unit of work opens a connection of its own and closes it, so nothing has to
+        be disposed of before a fork.
+        """
         self.url = _normalised(url)
-        self.db_engine = (
-            _sqlite(self.url) if self.url.get_backend_name() == "sqlite" else _postgresql(self.url)
-        )
+        make = _sqlite if self.url.get_backend_name() == "sqlite" else _postgresql
+        self.db_engine = make(self.url, None if keeps else NullPool)
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -165,10 +178,11 @@ def _normalised(url: str) -> URL:
     return parsed
 
 
-def _postgresql(url: URL) -> Engine:
+def _postgresql(url: URL, pool: type[Pool] | None) -> Engine:
     return create_engine(
         url,
         pool_pre_ping=True,
+        poolclass=pool,
         json_serializer=_to_json,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
@@ -185,9 +199,10 @@ def _postgresql(url: URL) -> Engine:
     )
 
 
-def _sqlite(url: URL) -> Engine:
+def _sqlite(url: URL, pool: type[Pool] | None) -> Engine:
     engine = create_engine(
         url,
+        poolclass=pool,
         json_serializer=_to_json,
         connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
     )

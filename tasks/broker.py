@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kombu.exceptions import KombuError
@@ -11,7 +12,7 @@ from core.log import get_logger
 from tasks.app import PRIORITY_STEPS, eviction_policy, make_app, queue_of, tell_eviction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from core.settings import Settings
 
@@ -22,10 +23,14 @@ _log = get_logger()
 
 
 class Broker:
-    """Looks at Redis, within short timeouts; the answer is None while Redis is away."""
+    """Looks at Redis, within short timeouts; the answer is None while Redis is away. For one thread.
+
+    What kombu makes of the URL is kept, since it is a class for each channel, hundreds of bytes of which stay
+    with the process; the connection is closed after each look, so that no child inherits it.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        self._app = make_app(settings)
+        self._connection = make_app(settings).connection_for_read()
         self._run_id = ""
 
     def look(self, models: Iterable[str]) -> tuple[str, dict[str, int]] | None:
@@ -34,8 +39,7 @@ class Broker:
         Of a server that was not seen before it is told if it drops messages.
         """
         try:
-            with self._app.connection_for_read() as connection:
-                client: Any = connection.default_channel.client  # type: ignore[attr-defined]
+            with self._connected() as client:
                 run_id = str(client.info("server")["run_id"])
                 if run_id != self._run_id:
                     tell_eviction(eviction_policy(client))
@@ -48,11 +52,18 @@ class Broker:
     def waiting(self, model: str) -> int | None:
         """The number of messages in one model's queue; silent, for a look that is taken all the time."""
         try:
-            with self._app.connection_for_read() as connection:
-                client: Any = connection.default_channel.client  # type: ignore[attr-defined]
+            with self._connected() as client:
                 return _length(client, queue_of(model))
         except (KombuError, RedisError, OSError):
             return None
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        client: Any = self._connection.default_channel.client  # type: ignore[attr-defined]
+        try:
+            yield client
+        finally:
+            client.connection_pool.disconnect()
 
 
 def _length(client: Any, queue: str) -> int:  # noqa: ANN401 - redis through kombu has no types

@@ -1,9 +1,13 @@
-"""Celery's consumer, made to outlive what Redis says no to and what is no message of ours.
+"""Celery's consumer and pool, made to outlive what Redis does and what is no message of ours.
 
-Out of the box both end the whole worker, and with it the model that its child has loaded: a server whose
+Out of the box these end the whole worker, and with it the model that its child has loaded: a server whose
 memory or disk is full, or that has become a replica, refuses the writes that come with reading a message; a
-text that somebody else has put into a queue cannot be read as one. Here both cost a new connection. The text
-is gone then, as Redis has handed it out.
+text that somebody else has put into a queue cannot be read as one; a message is acknowledged after its
+connection was lost; the first child was killed before Redis was reached. The first two cost a new connection
+here, the others nothing. The text is gone then, as Redis has handed it out.
+
+Out of the box a try to reach Redis also comes later with each that failed, up to 30 s. To be imported late:
+billiard reads ``REMAP_SIGTERM`` when Celery's worker is imported.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from celery.concurrency.prefork import TaskPool
 from celery.worker.consumer import Consumer
+from celery.worker.state import maybe_shutdown
 from redis.exceptions import ResponseError
 
 from core.log import get_logger
@@ -20,17 +26,60 @@ from core.log import get_logger
 UNREADABLE = (ValueError, TypeError)
 #: Between two tries to connect to a server that answers and refuses.
 REFUSED_PAUSE_S = 1.0
+#: Between two tries to reach a server that does not answer: the first pause, by which each is longer, ...
+FIRST_PAUSE_S = 0.2
+#: ... and the longest.
+LAST_PAUSE_S = 1.0
 
 _log = get_logger()
 
 
+class SteadyPool(TaskPool):
+    """Leaves a child that was killed early to the gate, which replaces it up to the limit of cold starts."""
+
+    def did_start_ok(self) -> bool:
+        return True
+
+
 class SteadyConsumer(Consumer):
-    """Connects again instead of ending the worker."""
+    """Connects again instead of ending the worker, and a second after Redis is there."""
+
+    hub: Any
+    task_consumer: Any
+    _ticks: frozenset[Any] = frozenset()
+    _away = False
 
     def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - Celery's
         super().__init__(*args, **options)
         me: Any = self  # the attribute has no type
         me.channel_errors = (*me.channel_errors, *UNREADABLE)
+
+    def connect(self) -> Any:  # noqa: ANN401
+        """Connect, and let go of what the event loop was to do for the connection before."""
+        before = frozenset(self.hub.on_tick)
+        self.hub.on_tick -= self._ticks
+        connection = super().connect()
+        self._ticks = frozenset(self.hub.on_tick) - before
+        return connection
+
+    def ensure_connected(self, conn: Any) -> Any:  # noqa: ANN401
+        """Try until Redis answers, or a stop is asked for."""
+        conn.ensure_connection(
+            self._tell_away,
+            interval_start=FIRST_PAUSE_S,
+            interval_step=FIRST_PAUSE_S,
+            interval_max=LAST_PAUSE_S,
+            callback=maybe_shutdown,
+        )
+        if self._away:
+            _log.info("redis.found_again")
+        self._away = self.first_connection_attempt = False
+        return conn
+
+    def create_task_handler(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        """Called once per connection, before the first message is read from it."""
+        forgive_late_ack(self.task_consumer.channel)
+        return super().create_task_handler(*args, **options)
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
         """Celery pauses between tries to reach a server, but not for one that answers with a refusal."""
@@ -43,6 +92,26 @@ class SteadyConsumer(Consumer):
             _log.warning("redis.message_unreadable", error=f"{type(exc).__name__}: {exc}")
         super().on_connection_error_after_connected(exc)
         _rest_if_refused(exc)
+
+    def _tell_away(self, error: Exception, pause_s: float) -> None:
+        tell = _log.debug if self._away else _log.warning
+        tell("redis.away", error=str(error), pause_s=pause_s)
+        self._away = True
+
+
+def forgive_late_ack(channel: Any) -> None:  # noqa: ANN401
+    """Have a channel take an acknowledgement after it was closed as one that came too late.
+
+    The message then comes again, if it was kept at all, and its job's row says that it was taken.
+    """
+    qos = channel.qos
+    acknowledge = qos.ack
+
+    def ack(delivery_tag: str) -> None:
+        if channel.connection is not None:
+            acknowledge(delivery_tag)
+
+    qos.ack = ack
 
 
 def _rest_if_refused(error: Exception) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 #: Exit code of a worker that has to be started again since no message reaches it (EX_TEMPFAIL of sysexits.h).
 DEAF = 75
-#: The worker has so many times its ``deaf_s`` while its event loop stands: Celery pauses up to 30 s between
-#: two tries to reconnect, and a call that was under way waits 30 s for its answer.
+#: The worker has so many times its ``deaf_s`` while its event loop stands: a call to Redis that was under way
+#: waits 30 s for its answer, and so does the first one of the next connection.
 RECONNECTING = 6
 #: Seconds between two looks at Redis.
 LOOK_S = 2.0

@@ -76,7 +76,7 @@ class Watch(threading.Thread):
         super().__init__(name="watch", daemon=True)
         self._setup = setup
         self._board = setup.board
-        self._database = Database(setup.settings.database_url)
+        self._database = Database(setup.settings.database_url, keeps=False)
         self._stop_worker = stop
         self._failed_code = failed_code
         self._leave = leave
@@ -188,7 +188,6 @@ class Watch(threading.Thread):
             self._told = state
         finally:
             self._beat_at = now
-            self._database.dispose()
 
     def _state(self) -> WorkerState | None:
         """What the parent knows better than the row; None while a child tells of its own preparation."""

@@ -98,7 +98,6 @@ def run_worker(
     _leave(setup)
     if setup.board.cells.failed:
         return child.LOAD_FAILED
-    # Celery takes a child killed before its loop runs for an error; a stop that was asked for is none.
     return 0 if setup.board.draining else code
 
 
@@ -109,31 +108,24 @@ def _full_name(name: str | None, spec: ModelSpec) -> str:
 
 @patiently
 def _check_tables(settings: Settings) -> None:
-    database = Database(settings.database_url)
-    try:
-        database.check_revision()
-    finally:
-        database.dispose()
+    Database(settings.database_url, keeps=False).check_revision()
 
 
 @patiently
 def _register(setup: child.Setup) -> None:
-    database = Database(setup.settings.database_url)
-    try:
-        with database.transaction() as session:
-            workers.register_worker(
-                session,
-                worker_id=setup.worker_id,
-                name=setup.name,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                model=setup.spec.id,
-                queue=queue_of(setup.spec.id),
-                policy=setup.policy.as_json(),
-                device=asdict(setup.hardware),
-            )
-    finally:
-        database.dispose()  # a child would inherit the connection and close it for both
+    # A child would inherit a connection that is kept, and close it for both.
+    with Database(setup.settings.database_url, keeps=False).transaction() as session:
+        workers.register_worker(
+            session,
+            worker_id=setup.worker_id,
+            name=setup.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            model=setup.spec.id,
+            queue=queue_of(setup.spec.id),
+            policy=setup.policy.as_json(),
+            device=asdict(setup.hardware),
+        )
 
 
 def _run_celery(setup: child.Setup, drain_s: float) -> int:
@@ -165,6 +157,8 @@ def _make_program(app: Celery, setup: child.Setup, drain_s: float) -> Any:  # no
     from celery.apps.worker import Worker
     from celery.exceptions import SecurityWarning
 
+    from tasks.consumer import SteadyPool
+
     class Program(Worker):
         def install_platform_tweaks(self, worker: object) -> None:
             del worker
@@ -180,6 +174,7 @@ def _make_program(app: Celery, setup: child.Setup, drain_s: float) -> Any:  # no
         app=app,
         hostname=setup.name,
         queues=[queue_of(setup.spec.id)],
+        pool=SteadyPool,
         loglevel="INFO",
         quiet=True,
         without_mingle=True,  # exchanges revoked ids, which nothing here reads
@@ -197,7 +192,7 @@ def _stop_celery(code: int) -> None:
 
 def _leave(setup: child.Setup) -> None:
     """Queue again what the dead child may have left, and let the row say that the worker is gone."""
-    database = Database(setup.settings.database_url)
+    database = Database(setup.settings.database_url, keeps=False)
     try:
         predecessor.hand_back(database, setup.settings, setup.worker_id)
         if not setup.board.cells.failed:
@@ -207,5 +202,3 @@ def _leave(setup: child.Setup) -> None:
                 )
     except DATABASE_ERRORS as error:
         _log.warning("worker.row_not_written", error=type(error).__name__)
-    finally:
-        database.dispose()

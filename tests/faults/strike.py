@@ -27,13 +27,6 @@ PHASE_S = 5.0
 """How long a fault waits for its phase; then it strikes anyway, and counts as one while queued."""
 OWN_ENDS = {DEAF: "deaf", LOAD_FAILED: "not made ready"}
 """Exit codes of a worker that no message reaches, or whose children were killed while they loaded."""
-KNOWN = {
-    "Could not start worker processes": "child died before the first connection",
-    "'NoneType' object has no attribute 'client'": "acknowledged to a lost connection",
-}
-"""Words of Celery and kombu 5.7 as they end a process with 1, to be started again: its first child was killed
-before it had reached Redis; it acknowledges a message of a lost connection once it has another.
-"""
 END_S = 90.0
 """A process that was told to end has this long."""
 
@@ -110,10 +103,6 @@ class Striker:
     def _note_end(self, owned: Owned) -> None:
         if owned.code in OWN_ENDS:
             self.own_ends[OWN_ENDS[owned.code]] += 1
-        elif owned.code == 1 and (
-            known := [name for words, name in KNOWN.items() if words in owned.said(500)]
-        ):
-            self.own_ends[known[0]] += 1
         else:
             self.troubles.append(f"{owned.name} ended by itself with {owned.code}: {owned.said(500)}")
 

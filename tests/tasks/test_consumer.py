@@ -1,0 +1,96 @@
+"""What is left of a lost connection to Redis, and of a child that died before there was one."""
+
+import gc
+import json
+import sqlite3
+
+import pytest
+
+from core.lifecycle import JobState
+from core.settings import Settings
+from tasks.broker import Broker
+from tests.fixtures.upkeep_process import control_messages, start_upkeep
+from tests.fixtures.waiting import wait_until
+from tests.fixtures.workers import Stage, WorkerProcess
+
+ON_SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+#: Tries to reach a Redis that is away; the pauses of Celery would by then be 10 s long.
+TRIES = 6
+LONGEST_PAUSE_S = 1.0
+#: More than a process takes while its threads wait for the database.
+BACKLOG = 4
+LOOKS = 50
+#: What the answer to INFO leaves is 3; a connection of kombu's leaves hundreds.
+LEFT_BY_A_LOOK = 10
+
+
+def pauses(worker: WorkerProcess) -> list[float]:
+    """Seconds that it waited after each try to reach Redis."""
+    lines = [json.loads(line) for line in worker.text().splitlines() if '"redis.away"' in line]
+    return [line["pause_s"] for line in lines if "pause_s" in line]
+
+
+@ON_SQLITE
+def test_a_child_killed_before_redis_is_there_is_replaced_and_the_worker_comes_soon(
+    stage_of_own_valkey: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RENDERQ_LOG_LEVEL", "debug")
+    stage = stage_of_own_valkey
+    stage.valkey.kill()
+    worker = stage.start_worker(stand_in=True)
+    wait_until(lambda: (row := worker.row()) and row.child_pid, what="the child")
+    dead = worker.kill_child()
+    wait_until(lambda: len(pauses(worker)) >= TRIES, what="tries")
+    assert max(pauses(worker)) <= LONGEST_PAUSE_S
+    job_id = stage.submit(send=False, prompt="paint")
+    stage.valkey.start()
+    worker.wait_state("ready")
+    stage.send(job_id)
+    stage.wait_job(job_id)
+    assert worker.child_pid() != dead
+
+
+def listens(stage: Stage) -> bool:
+    """Whether a process has opened the connection on which it hears control messages."""
+    with stage.valkey.client() as client:
+        return bool(client.client_list(_type="pubsub"))
+
+
+def cut(stage: Stage) -> None:
+    """Close every connection of Valkey, and return when they were opened again; old messages are gone."""
+    with stage.valkey.client() as client:
+        client.delete("control")
+        for kind in ("normal", "pubsub"):
+            client.execute_command("CLIENT", "KILL", "TYPE", kind)
+    wait_until(lambda: listens(stage), what="another connection")
+
+
+@ON_SQLITE
+def test_messages_that_are_begun_after_their_connection_was_lost_end_no_process(stage: Stage) -> None:
+    with start_upkeep(stage) as upkeep:
+        upkeep.wait_turns("expire")
+        lock = sqlite3.connect(str(stage.database.url.database), timeout=20, isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        for _ in range(3):
+            wait_until(lambda: control_messages(stage) >= BACKLOG, what="threads that wait")
+            cut(stage)
+        lock.close()
+        job_id = stage.submit(send=False, queue_timeout_s=1)
+        stage.wait_job(job_id, JobState.EXPIRED)
+        wait_until(lambda: control_messages(stage) == 0, what="an empty queue")
+        assert upkeep.stop() == 0
+
+
+def test_a_look_at_redis_leaves_nothing_behind(redis_url: str) -> None:
+    broker = Broker(Settings.load(redis_url=redis_url))
+    assert broker.waiting("tiny") == 0
+    gc.collect()
+    gc.disable()  # what waits for it counts: in a large process it comes late
+    try:
+        before = len(gc.get_objects())
+        for _ in range(LOOKS):
+            broker.waiting("tiny")
+            broker.look(["tiny"])
+        assert len(gc.get_objects()) - before < LOOKS * LEFT_BY_A_LOOK
+    finally:
+        gc.enable()
