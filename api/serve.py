@@ -4,6 +4,7 @@ There are no keys yet, so whoever reaches the port may render. The port is there
 only, unless the operator says that something in front of it decides who may call.
 """
 
+import os
 import signal
 import socket
 from contextlib import suppress
@@ -19,6 +20,7 @@ from core.settings import Settings
 
 GRACE_S = 10
 BACKLOG = 512
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 log = structlog.get_logger(__name__)
 
@@ -58,20 +60,18 @@ def serve(
     )
     server = uvicorn.Server(config)
     app.state.is_stopping = lambda: server.should_exit
-    _end_quietly_on_signals()
+    _end_with_success_on_signals(server)
     log.info("api.listening", url=_url(listener), trust_network=trust_network)
     server.run(sockets=[listener])
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # any other handler is taken away while the interpreter ends
     log.info("api.stopped")
 
 
 def _check_tables(settings: Settings) -> None:
     """Refuse a database of another version; one that is away may come back, and calls say 503 till then."""
-    database = Database(settings.database_url)
-    try:
-        with suppress(DatabaseUnavailable):
-            database.check_revision()
-    finally:
-        database.dispose()
+    with suppress(DatabaseUnavailable):
+        Database(settings.database_url, keeps=False).check_revision()
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -87,7 +87,12 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _end_quietly_on_signals() -> None:
-    """The server raises the signal again when all is closed; the process then ends with status 0."""
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: None)
+def _end_with_success_on_signals(server: uvicorn.Server) -> None:
+    """Before the server hears signals itself there is no call to finish; afterwards it raises them again."""
+
+    def end(*_: object) -> None:
+        if not server.should_exit:
+            os._exit(0)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, end)

@@ -1,5 +1,7 @@
 """The long-running commands, one process each: `renderq api`, `worker`, `upkeep`; and `renderq db`."""
 
+import os
+import signal
 import sys
 from typing import Annotated
 
@@ -95,9 +97,13 @@ def upgrade(*, leashed: Leashed = False) -> None:
 
 
 def prepare(process: str, *, leashed: bool) -> None:
-    """What every process does first: hold on to its starter's life and set up its log."""
+    """What every process does first: hold on to its starter's life, hear a stop, and set up its log.
+
+    Until the process has a way of its own to end, SIGTERM ends it at once: nothing was begun.
+    """
     if leashed:
         hold_leash()
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.OK))
     from core.log import configure_logging
 
     configure_logging(process)

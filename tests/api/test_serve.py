@@ -25,6 +25,7 @@ from core.tables import Job
 from policy.bulk import MAX_ROWS
 from tests.api.parts import ORDER, Worker, url_of
 from tests.fixtures.redis import Valkey
+from tests.fixtures.stack import RENDERQ
 from tests.fixtures.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -234,6 +235,37 @@ def test_waiting_callers_are_let_go_at_the_end(start: Callable[..., Served]) -> 
     waiting.join()
     assert time.monotonic() - begun < 8
     assert [answer.status_code for answer in answers] == [202]
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("moment", ["its first", "listening"])
+def test_it_ends_with_success_however_often_and_early_it_is_told_to(
+    tmp_path: Path, committed_database: Database, moment: str
+) -> None:
+    """The command, since it hears signals before it has loaded the API."""
+    log = tmp_path / "api.log"
+    env = {"RENDERQ_DATA_DIR": str(tmp_path), "RENDERQ_DATABASE_URL": url_of(committed_database)}
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [sys.executable, RENDERQ, "api", "--port", "0"], env=os.environ | env, stderr=output
+        ) as api,
+    ):
+        wait_until(lambda: catches(api.pid, signal.SIGTERM), what="a handler")
+        begun = {"its first": "", "listening": "api.listening"}[moment]
+        wait_until(lambda: begun in log.read_text(), what=begun)
+
+        def tell() -> bool:
+            api.send_signal(signal.SIGTERM)
+            return api.poll() is not None
+
+        wait_until(tell, what="the end")
+        assert api.returncode == 0, log.read_text()
 
 
 def test_head_sends_no_body(served: Served) -> None:
