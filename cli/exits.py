@@ -17,6 +17,8 @@ class ExitCode(IntEnum):
     """The job was canceled or expired, or the batch was canceled."""
     LOAD_FAILED = 70
     """The worker could not load or warm its model. Starting it again would not help."""
+    DEAF = 75
+    """No message reached the worker any more though Redis had some. Start it again."""
     OTHER_DATABASE = 78
     """The database has the tables of another version. Starting again would not help."""
     INTERRUPTED = 130
@@ -30,6 +32,7 @@ MEANINGS = {
     ExitCode.UNAVAILABLE: "server not reachable or not able to answer; port or data folder in use",
     ExitCode.NOT_RENDERED: "the job or batch was canceled, or the job expired",
     ExitCode.LOAD_FAILED: "the worker could not load or warm its model",
+    ExitCode.DEAF: "no message reached the worker, start it again",
     ExitCode.OTHER_DATABASE: "the database has the tables of another version",
     ExitCode.INTERRUPTED: "Ctrl-C",
 }
