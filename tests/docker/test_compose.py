@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx2
 import pytest
 from PIL import Image
 
 from tests.fixtures.compose import SECRETS, LocalStack, local_stack
+from tests.fixtures.plain import http
 from tests.fixtures.waiting import wait_until
 from training.checker import judge
 
@@ -41,11 +41,11 @@ def stack() -> Iterator[LocalStack]:
 
 
 def get(stack: LocalStack, path: str) -> Any:
-    return httpx2.get(f"{stack.url}{path}", timeout=30).raise_for_status().json()
+    return http.get(f"{stack.url}{path}", timeout=30).raise_for_status().json()
 
 
 def post(stack: LocalStack, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer = httpx2.post(f"{stack.url}{path}", json=body, timeout=30)
+    answer = http.post(f"{stack.url}{path}", json=body, timeout=30)
     assert answer.status_code in (201, 202), answer.text
     return dict(answer.json())
 
@@ -66,7 +66,7 @@ def test_every_process_of_ours_is_healthy(stack: LocalStack) -> None:
 
 
 def picture(stack: LocalStack, job_id: str) -> Image.Image:
-    answer = httpx2.get(f"{stack.url}/v1/jobs/{job_id}/content", timeout=30).raise_for_status()
+    answer = http.get(f"{stack.url}/v1/jobs/{job_id}/content", timeout=30).raise_for_status()
     return Image.open(io.BytesIO(answer.content))
 
 
@@ -111,9 +111,9 @@ def test_a_schedule_fires_a_batch_whose_pictures_are_drawn(stack: LocalStack) ->
 
 def test_flower_shows_its_pages_to_those_with_the_password_only(stack: LocalStack) -> None:
     url = f"http://127.0.0.1:{stack.ports['flower']}"
-    assert httpx2.get(f"{url}/workers", timeout=30).status_code == 401
+    assert http.get(f"{url}/workers", timeout=30).status_code == 401
     user, _, password = SECRETS["FLOWER_BASIC_AUTH"].partition(":")
-    shown = httpx2.get(f"{url}/workers", auth=(user, password), timeout=30)
+    shown = http.get(f"{url}/workers", auth=(user, password), timeout=30)
     assert shown.status_code == 200
 
 

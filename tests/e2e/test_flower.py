@@ -5,6 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.fixtures.plain import http
 from tests.fixtures.stack import RunningStack
 from tests.fixtures.waiting import wait_until
 
@@ -15,14 +16,14 @@ TABLE = {"draw": 1, "start": 0, "length": 100, "order[0][column]": 0, "order[0][
 def rows_of(stack: RunningStack, job_id: str) -> list[dict[str, Any]]:
     """The rows of a job in the table of tasks, found as a person searches for it."""
     params = TABLE | {"search[value]": f"args:{job_id}"}
-    answer = httpx2.get(f"{stack.flower_url}/tasks/datatable", params=params).raise_for_status().json()
+    answer = http.get(f"{stack.flower_url}/tasks/datatable", params=params).raise_for_status().json()
     return list(answer["data"])
 
 
 def hears(stack: RunningStack) -> bool:
     """Whether Flower has heard of a worker; it may have been started again by another test."""
     try:
-        seen = httpx2.get(f"{stack.flower_url}/workers", params={"json": 1}).raise_for_status().json()
+        seen = http.get(f"{stack.flower_url}/workers", params={"json": 1}).raise_for_status().json()
     except httpx2.TransportError:
         return False
     return any(worker["hostname"].startswith("tiny-") for worker in seen["data"])

@@ -11,12 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-import httpx2
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from cli.main import app
+from tests.fixtures.plain import http
 from tests.fixtures.stack import RunningStack
 from training.checker import judge
 
@@ -64,7 +64,7 @@ def test_a_nightly_schedule_is_fired_held_resumed_watched_and_fetched(
     stack.wait_for(long, "in_progress")
     batch = renderq("schedule", "fire", schedule).strip()
     assert renderq("batch", "pause", batch).startswith("paused: 0 of 8 done")
-    httpx2.post(f"{stack.url}/v1/jobs/{long}/cancel").raise_for_status()
+    http.post(f"{stack.url}/v1/jobs/{long}/cancel").raise_for_status()
     stack.wait_for(long, "canceled")
     after = stack.submit("a green tree on a meadow", seed=1)  # the worker is free, and takes a single job
     assert stack.wait_for(after, "completed")

@@ -4,11 +4,11 @@ import io
 import os
 import signal
 
-import httpx2
 import pytest
 from PIL import Image
 
 from pipeline.encode import read_provenance
+from tests.fixtures.plain import http
 from tests.fixtures.processes import is_gone
 from tests.fixtures.stack import TERMINAL, RunningStack
 from tests.fixtures.waiting import wait_until
@@ -22,7 +22,7 @@ LONG = {"seed": 7, "n": 3, "num_inference_steps": 50, "guidance_scale": 2.5}
 
 
 def content(stack: RunningStack, job_id: str, index: int = 0) -> bytes:
-    answer = httpx2.get(f"{stack.url}/v1/jobs/{job_id}/content", params={"index": index})
+    answer = http.get(f"{stack.url}/v1/jobs/{job_id}/content", params={"index": index})
     return answer.raise_for_status().content
 
 
@@ -72,7 +72,7 @@ def test_a_running_job_stops_at_its_next_step_and_the_next_one_runs(stack: Runni
     long = stack.submit(PROMPT, **LONG)
     after = stack.submit(PROMPT, seed=7)
     wait_rendering(stack, long)
-    answer = httpx2.post(f"{stack.url}/v1/jobs/{long}/cancel")
+    answer = http.post(f"{stack.url}/v1/jobs/{long}/cancel")
     assert answer.status_code == 202
     job = stack.wait_for(long, *TERMINAL, timeout_s=20)
     assert job["status"] == "canceled"

@@ -21,6 +21,7 @@ from core.tables import Attempt, Event, Job, Worker
 from tests.faults.check import Findings, check_inside
 from tests.faults.orders import TEMPLATE
 from tests.faults.system import System
+from tests.fixtures.plain import http
 from tests.fixtures.waiting import wait_until
 
 LAST_STEP = 8
@@ -67,7 +68,7 @@ class Scene:
 
     def post(self, body: dict[str, Any], key: str) -> httpx2.Response:
         url, headers = f"{self.system.url}/v1/jobs", {"Idempotency-Key": key}
-        return httpx2.post(url, json=TEMPLATE | body, headers=headers, timeout=20)
+        return http.post(url, json=TEMPLATE | body, headers=headers)
 
     def submit(self, held_at: int | None = None, **fields: Any) -> str:
         """Order a job that is held after a step, 0 being before the first."""
@@ -168,7 +169,7 @@ class Scene:
     # --- what came of it --------------------------------------------------------------------------------
 
     def job(self, job_id: str) -> dict[str, Any]:
-        return dict(httpx2.get(f"{self.system.url}/v1/jobs/{job_id}", timeout=20).raise_for_status().json())
+        return dict(http.get(f"{self.system.url}/v1/jobs/{job_id}").raise_for_status().json())
 
     def wait_end(self, job_id: str, timeout_s: float = 40.0) -> dict[str, Any]:
         """The job as the API shows it once it has ended."""

@@ -4,13 +4,13 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from core.settings import Settings
 from tasks.app import publish
 from tasks.flower import NotAllowed, run_flower
 from tests.fixtures.flower_process import PASSWORD, FlowerProcess, start_flower
+from tests.fixtures.plain import http
 from tests.fixtures.redis import Valkey
 from tests.fixtures.waiting import wait_until
 
@@ -36,7 +36,7 @@ def on_loopback(tmp_path_factory: pytest.TempPathFactory, session_valkey: Valkey
 def test_nothing_answers_without_the_right_credentials(protected: FlowerProcess, path: str) -> None:
     for auth in (None, ("operator", "wrong"), ("wrong", PASSWORD), ("", "")):
         for method in ("GET", "POST", "OPTIONS"):
-            answer = httpx2.request(method, protected.url + path, auth=auth)
+            answer = http.request(method, protected.url + path, auth=auth)
             assert (answer.status_code, answer.text) == (401, "Unauthorized\n")
             assert answer.headers["WWW-Authenticate"].startswith("Basic ")
 
@@ -44,7 +44,7 @@ def test_nothing_answers_without_the_right_credentials(protected: FlowerProcess,
 @pytest.mark.parametrize("header", ["Basic", "Basic %%%", "Bearer b3BlcmF0b3I6eA==", "Basic \N{CEDILLA}"])
 def test_a_header_that_is_no_credentials_is_refused_like_none(protected: FlowerProcess, header: str) -> None:
     headers = {"Authorization": header.encode("latin-1")}
-    assert httpx2.get(protected.url + "/tasks", headers=headers).status_code == 401
+    assert http.get(protected.url + "/tasks", headers=headers).status_code == 401
 
 
 def test_the_right_credentials_open_pages_api_and_metrics(protected: FlowerProcess) -> None:
@@ -63,13 +63,13 @@ def test_credentials_stand_neither_in_the_process_list_nor_in_the_log(protected:
 
 
 def test_its_buttons_do_nothing_unless_allowed(protected: FlowerProcess) -> None:
-    answer = httpx2.post(f"{protected.url}/api/task/revoke/any", auth=protected.auth)
+    answer = http.post(f"{protected.url}/api/task/revoke/any", auth=protected.auth)
     assert (answer.status_code, answer.text) == (403, "Read only mode is enabled")
 
 
 def test_allowed_buttons_work_with_credentials(tmp_path: Path, redis_url: str) -> None:
     with start_flower(tmp_path, redis_url, "--allow-control") as flower:
-        answer = httpx2.post(f"{flower.url}/api/task/revoke/any", auth=flower.auth)
+        answer = http.post(f"{flower.url}/api/task/revoke/any", auth=flower.auth)
         assert answer.status_code == 200
 
 
