@@ -5,7 +5,7 @@ carried out. No row back from the UPDATE means that somebody else moved the job 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -37,10 +37,15 @@ class Ending:
 def again(session: Session, name: str, running: Job, ending: Ending, delay_s: float = 0.0) -> Outcome | None:
     """Queue a running job for one more attempt, unless it was to be cancelled or none is left."""
     if running.cancel_requested_at is not None:
-        return stop(session, running, ending, running.progress_step)
+        return stop(session, running, _last(ending, Outcome.STOPPED), running.progress_step)
     if running.counted_attempts >= running.max_attempts:
-        return fail(session, "park", running, ending, retryable=True)
+        return fail(session, "park", running, _last(ending, Outcome.FAILED), retryable=True)
     return requeue(session, name, running, ending, delay_s)
+
+
+def _last(ending: Ending, outcome: Outcome) -> Ending:
+    """The ending of an attempt that no other follows: it was not retried."""
+    return replace(ending, outcome=outcome) if ending.outcome is Outcome.RETRIED else ending
 
 
 def requeue(

@@ -80,8 +80,8 @@ def test_a_job_that_should_stop_is_not_tried_again(session: Session) -> None:
     retried, handed_back, lost = (start(session, lease_s=-1).id for _ in range(3))
     for job_id in (retried, handed_back, lost):
         store.request_cancel(session, job_id)
-    assert store.retry(session, retried, 1, WORKER, "hiccup", "Again.", 5)
-    assert store.hand_back(session, handed_back, 1, WORKER)
+    assert store.retry(session, retried, 1, WORKER, "hiccup", "Again.", 5) is Outcome.STOPPED
+    assert store.hand_back(session, handed_back, 1, WORKER) is Outcome.STOPPED
     assert [job.id for job in store.rescue(session)] == [lost]
     for job_id in (retried, handed_back, lost):
         assert store.get_job(session, job_id).state is JobState.CANCELED

@@ -210,7 +210,7 @@ def test_a_retried_job_is_queued_again_unsent_and_without_progress(session: Sess
 
 def test_a_retry_after_the_last_attempt_fails_the_job(session: Session) -> None:
     job = start(session, max_attempts=1)
-    assert store.retry(session, job.id, 1, WORKER, "hiccup", "Again.", 0)
+    assert store.retry(session, job.id, 1, WORKER, "hiccup", "Again.", 0) is Outcome.FAILED
     failed = store.get_job(session, job.id)
     assert (failed.state, failed.error_code) == (JobState.FAILED, "hiccup")
 
@@ -228,7 +228,7 @@ def test_attempts_that_were_handed_back_do_not_count(session: Session) -> None:
     assert store.retry(session, job.id, 5, WORKER, "hiccup", "Again.", 0)
     assert store.get_job(session, job.id).state is JobState.FAILED
     outcomes = [attempt.outcome for attempt in store.get_attempts(session, job.id)]
-    assert outcomes == [Outcome.HANDED_BACK] * 3 + [Outcome.RETRIED] * 2
+    assert outcomes == [Outcome.HANDED_BACK] * 3 + [Outcome.RETRIED, Outcome.FAILED]
 
 
 def test_the_next_attempt_may_run_at_once_after_a_hand_back(session: Session) -> None:
