@@ -3,9 +3,16 @@
 import pytest
 import structlog
 
-from tests.fixtures.workers import quick_stage, shared_stage, stage, stage_of_own_valkey
+from tests.fixtures.workers import (
+    Stage,
+    WorkerProcess,
+    quick_stage,
+    shared_stage,
+    stage,
+    stage_of_own_valkey,
+)
 
-__all__ = ["plain_logs", "quick_stage", "shared_stage", "stage", "stage_of_own_valkey"]
+__all__ = ["plain_logs", "quick_stage", "shared_stage", "stage", "stage_of_own_valkey", "worker"]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -13,3 +20,9 @@ def plain_logs() -> None:
     structlog.configure(
         processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     )
+
+
+@pytest.fixture
+def worker(quick_stage: Stage) -> WorkerProcess:
+    """The warm worker of `quick_stage`."""
+    return quick_stage.first_worker()

@@ -12,22 +12,9 @@ from core.lifecycle import JobState
 from core.tables import Job
 from tasks.app import RENDER, make_app
 from tests.fixtures.waiting import wait_until
-from tests.fixtures.workers import Stage, WorkerProcess
+from tests.fixtures.workers import Stage, WorkerProcess, on_quick_stage
 
-
-def on(*kinds: str) -> pytest.MarkDecorator:
-    params = [pytest.param(kind, marks=pytest.mark.xdist_group(f"quick worker on {kind}")) for kind in kinds]
-    return pytest.mark.parametrize("database_kind", params, indirect=True)
-
-
-on_sqlite, on_both = on("sqlite"), on("sqlite", "postgresql")
-
-
-@pytest.fixture
-def worker(quick_stage: Stage) -> WorkerProcess:
-    first = quick_stage.workers[0]
-    first.wait_state("ready")
-    return first
+on_sqlite, on_both = on_quick_stage("sqlite"), on_quick_stage("sqlite", "postgresql")
 
 
 def render(stage: Stage, prompt: str = "paint", **fields: Any) -> Job:

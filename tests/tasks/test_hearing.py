@@ -26,20 +26,9 @@ from tasks.child import Setup
 from tasks.hearing import RECONNECTING, Hearing
 from tests.fixtures.redis import Valkey
 from tests.fixtures.waiting import wait_until
-from tests.fixtures.workers import ROOT, Stage, WorkerProcess
+from tests.fixtures.workers import ROOT, Stage, WorkerProcess, on_quick_stage
 
-ON_SQLITE = pytest.mark.parametrize(
-    "database_kind",
-    [pytest.param("sqlite", marks=pytest.mark.xdist_group("quick worker on sqlite"))],
-    indirect=True,
-)
-
-
-@pytest.fixture
-def worker(quick_stage: Stage) -> WorkerProcess:
-    first = quick_stage.workers[0]
-    first.wait_state("ready")
-    return first
+ON_SQLITE = on_quick_stage("sqlite")
 
 
 def do_a_job(stage: Stage) -> None:

@@ -17,23 +17,9 @@ from core.ids import new_id
 from core.lifecycle import JobState
 from core.tables import Attempt, Job
 from tests.fixtures.waiting import wait_until
-from tests.fixtures.workers import Stage, WorkerProcess
+from tests.fixtures.workers import Stage, WorkerProcess, on_quick_stage
 
-pytestmark = pytest.mark.parametrize(
-    "database_kind",
-    [
-        pytest.param(kind, marks=pytest.mark.xdist_group(f"quick worker on {kind}"))
-        for kind in ("sqlite", "postgresql")
-    ],
-    indirect=True,
-)
-
-
-@pytest.fixture
-def worker(quick_stage: Stage) -> WorkerProcess:
-    first = quick_stage.workers[0]
-    first.wait_state("ready")
-    return first
+pytestmark = on_quick_stage("sqlite", "postgresql")
 
 
 @pytest.fixture

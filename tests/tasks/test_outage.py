@@ -22,9 +22,7 @@ CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{
 
 @pytest.fixture
 def worker(shared_stage: Stage) -> WorkerProcess:
-    first = shared_stage.workers[0]
-    first.wait_state("ready")
-    return first
+    return shared_stage.first_worker()
 
 
 def tell_server(stage: Stage, *statements: str) -> None:

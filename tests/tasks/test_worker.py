@@ -31,9 +31,7 @@ SHORT: dict[str, Any] = {"num_inference_steps": 8, "cache": "off", "seed": 11}
 
 @pytest.fixture
 def worker(shared_stage: Stage) -> WorkerProcess:
-    first = shared_stage.workers[0]
-    first.wait_state("ready")
-    return first
+    return shared_stage.first_worker()
 
 
 def content(stage: Stage, job: Job) -> list[bytes]:
