@@ -4,6 +4,8 @@ A key names the attempt that made the file. Rows refer to the files of the compl
 file that another attempt left behind is never seen and upkeep can remove it.
 """
 
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 _S3_CLIENT: "ClientConfig" = {"connect_timeout": "5s", "timeout": "120s"}
 _S3_RETRY: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 """A caller waits for an answer: better a clear error soon than the library's three minutes."""
+_HALF_WRITTEN = re.compile(r"#\d+$")
+"""How the name ends of what the library writes to before it renames it; it neither lists nor deletes these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class ArtifactStore:
         """
         self.url = url
         self._store = _open(url)
+        self._folder = folder_of(url)
 
     def put(self, key: str, data: bytes) -> None:
         """Keep ``data`` under ``key``, replacing what was there."""
@@ -100,16 +105,36 @@ class ArtifactStore:
         """Remove the file; nothing happens when there is none."""
         try:
             with _translated(key):
-                obstore.delete(self._store, key)
+                if self._folder is not None and _HALF_WRITTEN.search(key):
+                    (self._folder / key).unlink()
+                else:
+                    obstore.delete(self._store, key)
         except Gone:
             return
 
     def list(self, prefix: str = "jobs/") -> Iterator[str]:
-        """Yield the keys below ``prefix`` in no particular order."""
+        """Yield the keys below ``prefix`` in no particular order.
+
+        In a folder these include what a killed process has left half written, as keys that can be deleted.
+        """
         with _translated(prefix, reads=False):
             for chunk in obstore.list(self._store, prefix):
                 for meta in chunk:
                     yield meta["path"]
+        if self._folder is not None:
+            yield from _half_written(self._folder, prefix)
+
+
+def folder_of(url: str) -> Path | None:
+    """Return the folder that ``url`` names; None when it names another kind of store."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _half_written(folder: Path, prefix: str) -> Iterator[str]:
+    for place, _, names in os.walk(folder / prefix):
+        for name in filter(_HALF_WRITTEN.search, names):
+            yield (Path(place) / name).relative_to(folder).as_posix()
 
 
 class _translated:  # noqa: N801 - used as a statement
@@ -135,10 +160,9 @@ class _translated:  # noqa: N801 - used as a statement
 
 
 def _open(url: str) -> ObjectStore:
-    parts = urlsplit(url)
-    match parts.scheme:
+    match urlsplit(url).scheme:
         case "file":
-            return LocalStore(Path(unquote(parts.path)), automatic_cleanup=True, mkdir=True)
+            return LocalStore(folder_of(url), automatic_cleanup=True, mkdir=True)
         case "memory":
             return _memory(url)
         case "s3":

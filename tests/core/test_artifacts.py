@@ -1,5 +1,7 @@
 """One suite for every place where files may be kept."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +12,7 @@ import pytest
 from core.artifacts import ArtifactStore, KeyParts, artifact_key, parse_key
 from core.errors import Gone, StoreUnavailable
 from tests.core.s3_server import s3_server
+from tests.fixtures.waiting import wait_until
 
 KEY = "jobs/j-1/1/0.png"
 
@@ -139,6 +142,38 @@ def test_files_lie_in_the_folder_under_their_key(tmp_path: Path) -> None:
     ArtifactStore(tmp_path.as_uri()).put(KEY, b"x")
     assert (tmp_path / KEY).read_bytes() == b"x"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["0.png"]
+
+
+PUT_AGAIN_AND_AGAIN = """
+import sys
+from core.artifacts import ArtifactStore
+store, picture = ArtifactStore(sys.argv[1]), bytes(20_000_000)
+while True:
+    store.put(sys.argv[2], picture)
+"""
+
+
+def kill_in_the_middle_of_a_put(folder: Path, key: str) -> str:
+    """Return what a process has left that was killed while it kept a file."""
+    while True:
+        program = [sys.executable, "-c", PUT_AGAIN_AND_AGAIN, folder.as_uri(), key]
+        with subprocess.Popen(program, cwd=Path(__file__).parents[2]) as process:
+            wait_until(lambda: list(folder.rglob("*#*")), what="a file that is being written")
+            process.kill()
+        for left in folder.rglob("*#*"):
+            return left.relative_to(folder).as_posix()
+
+
+def test_what_a_killed_process_left_half_written_is_listed_and_can_be_deleted(tmp_path: Path) -> None:
+    half = kill_in_the_middle_of_a_put(tmp_path, "jobs/j-2/1/0.png")
+    store = ArtifactStore(tmp_path.as_uri())
+    store.put(KEY, b"whole")
+    assert half in store.list()
+    assert parse_key(half) == KeyParts("j-2", 1)
+    store.delete(half)
+    store.delete(half)
+    assert half not in store.list()
+    assert KEY in store.list()
 
 
 def test_files_of_one_prefix_do_not_show_under_another(tmp_path: Path) -> None:

@@ -170,9 +170,12 @@ def test_only_the_files_of_attempts_that_are_over_and_did_not_complete_are_swept
     made = store.NewArtifact(0, keys["done"], "image/png", 64, 64, 7, "0" * 64, 7)
     with stage.database.transaction() as session:
         assert store.complete(session, done, 1, worker_id, [made])
-    assert upkeep.sweep_orphans(duties) == 1
+    # What a worker writes to before it renames it; the one of the lost job was killed.
+    (stage.folder / "artifacts" / f"{keys['lost']}#1").write_bytes(b"pict")
+    (stage.folder / "artifacts" / f"{keys['running']}#1").write_bytes(b"pict")
+    assert upkeep.sweep_orphans(duties) == 2
     kept = set(stage.artifacts.list())
-    assert kept == {keys["running"], keys["done"], keys["of another database"]}
+    assert kept == {keys["running"], f"{keys['running']}#1", keys["done"], keys["of another database"]}
 
 
 def test_idempotency_keys_are_forgotten_after_a_day(stage: Stage, duties: Upkeep) -> None:
