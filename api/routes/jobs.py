@@ -1,5 +1,6 @@
 """Submit, read, list, cancel and requeue jobs."""
 
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -17,6 +18,7 @@ from api.submission import requeue, submit
 from api.views import view_attempt, view_job, view_page
 from api.waiting import wait_for_end
 from core import store
+from core.errors import Unavailable
 from core.lifecycle import JobState
 
 router = APIRouter(tags=["jobs"])
@@ -48,9 +50,11 @@ async def create_job(
     body = await read_json(request)
     job, replayed = await run_in_threadpool(submit, services, body, read_key(request), base_url)
     tell_made(response, job.urls.self, replayed=replayed)
-    if await _wait(request, response, services, job.id):
-        job = await run_in_threadpool(_read, services, job.id, base_url)
-        response.status_code = 200 if JobState(job.status).is_terminal else 202
+    # It is stored: whatever fails while its caller waits, the answer is not that it was refused.
+    with suppress(Unavailable):
+        if await _wait(request, response, services, job.id):
+            job = await run_in_threadpool(_read, services, job.id, base_url)
+            response.status_code = 200 if JobState(job.status).is_terminal else 202
     _hint(response, job)
     return job
 

@@ -1,5 +1,6 @@
 """Orders while the database is away, cut off or fails in the middle, and across a restart of the API."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from core.tables import Event, IdempotencyKey, Job
 from tests.api.parts import ORDER, Worker, assert_problem, open_client
 from tests.api.test_submit import on_queue, post
 from tests.fixtures.redis import Valkey
+from tests.fixtures.waiting import wait_until
 
 Submit = Callable[..., dict[str, Any]]
 BATCH = {"template": {"model": "tiny", "prompt": "a house"}, "rows": [{"seed": 1}]}
@@ -117,6 +119,25 @@ def test_orders_are_taken_again_as_soon_as_the_database_is_back(app: FastAPI, ow
     assert cut >= 1
     assert own_client.get(first.json()["urls"]["self"]).status_code == 200
     assert own_client.post("/v1/jobs", json=ORDER).status_code == 202
+
+
+def test_an_order_that_is_stored_is_not_refused_when_the_database_goes_while_its_caller_waits(
+    settings: Settings, committed_database: Database
+) -> None:
+    answers: list[Any] = []
+    with open_client(create_app(settings)) as client:
+
+        def order() -> None:
+            answers.append(client.post("/v1/jobs", json=ORDER, headers={"Prefer": "wait=30"}))
+
+        caller = threading.Thread(target=order)
+        caller.start()
+        wait_until(lambda: rows(committed_database)[0] == 1, what="a stored job")
+        with failing(client.app.state.services.database, "SELECT"):  # type: ignore[attr-defined]
+            caller.join()
+    assert answers[0].status_code == 202
+    assert answers[0].headers["location"] == answers[0].json()["urls"]["self"]
+    assert answers[0].json()["status"] == "queued"
 
 
 # --- what stays -----------------------------------------------------------------------------------------
