@@ -37,6 +37,7 @@ PROBLEMS: Mapping[str, tuple[int, str]] = MappingProxyType(
             503,
             "As many large bodies as this API takes at once are on their way; try again.",
         ),
+        "disk_full": (503, "The disk on which this API keeps large bodies for a moment is full; try again."),
         "database_unavailable": (503, "The database does not answer; try again."),
         "artifact_store_unavailable": (503, "The store of files does not answer; try again."),
     },

@@ -1,5 +1,6 @@
 """Problem documents (RFC 9457): the one shape in which this API says no, and what turns errors into it."""
 
+import errno
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
@@ -20,6 +21,7 @@ from policy.request_shape import in_words
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_S = 5
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 ERRORS_IN_DETAIL = 5
 """A sentence of ten thousand problems helps nobody; ``errors`` has them all."""
 
@@ -88,6 +90,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(InvalidRequest, _invalid_request)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(OSError, _disk_error)
 
 
 def _field_problem(error: FieldError) -> FieldProblem:
@@ -152,6 +155,15 @@ def _known_methods(request: Request) -> str:
         )
     ]
     return ", ".join(["HEAD", *known] if "GET" in known else known)
+
+
+def _disk_error(request: Request, error: Exception) -> Response:
+    """Large bodies pass through temporary files; any other error of the system is a fault of ours."""
+    if not isinstance(error, OSError) or error.errno not in _NO_ROOM:
+        raise error
+    log.warning("http.unavailable", code="disk_full", reason=str(error))
+    detail = "there is no room for temporary files"
+    return problem_response(request, "disk_full", detail, headers={"Retry-After": str(RETRY_S)})
 
 
 def _http_error(request: Request, error: Exception) -> Response:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from api.bulk_requests import BATCH_PARTS
 from api.errors import Refused
 from api.upload import IN_MEMORY_BYTES, UPLOAD_LIMIT_BYTES, UploadPlaces, receive_order
 from tests.api.parts import ORDER, assert_problem
+from tests.fixtures.small_disk import small_disk
 
 pytestmark = [
     pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True),
@@ -249,6 +252,24 @@ def test_a_file_that_does_not_arrive_is_not_waited_for_for_ever(monkeypatch: pyt
     with pytest.raises(Refused) as refused:
         asyncio.run(wait_for_order(request))
     assert refused.value.code == "body_timeout"
+
+
+@pytest.mark.parametrize("path", ["/v1/batches", "/v1/schedules"])
+def test_a_large_body_without_room_on_the_disk_is_sent_back_for_a_while(
+    client: TestClient, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = b"x" * IN_MEMORY_BYTES
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with small_disk(tmp_path, 1) as mounted:
+        if not mounted:
+            pytest.skip("this user may not mount a disk that can be filled")
+        answers = [
+            client.post(path, files={"file": ("a.csv", b"colour\n" + large)}),
+            client.post(path, content=b'{"name": "' + large, headers={"Content-Type": "application/json"}),
+        ]
+    for answer in answers:
+        assert_problem(answer, 503, "disk_full")
+        assert int(answer.headers["retry-after"]) > 0
 
 
 @pytest.fixture
