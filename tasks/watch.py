@@ -64,6 +64,7 @@ class Watch(threading.Thread):
         failed_code: The code when the child could not be made ready.
         leave: What remains to be done for a worker whose main thread does not come to its end; the watch then
             does this and ends the process. None: it is waited for.
+        register: Makes the worker's row; called when it is gone, as after a backup was put back.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Watch(threading.Thread):
         stop: Callable[[int], None],
         failed_code: int,
         leave: Callable[[], None] | None = None,
+        register: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(name="watch", daemon=True)
         self._setup = setup
@@ -80,6 +82,7 @@ class Watch(threading.Thread):
         self._stop_worker = stop
         self._failed_code = failed_code
         self._leave = leave
+        self._register = register
         self._hearing = Hearing(setup)
         self._end = threading.Event()
         self._told: WorkerState | None = None
@@ -199,8 +202,14 @@ class Watch(threading.Thread):
         return WorkerState.LOADING if pid and not lives(pid) else None
 
     def _write(self, state: WorkerState | None) -> None:
+        if not self._update(state) and self._register is not None:
+            _log.warning("worker.row_missing")
+            self._register()
+            self._update(state)
+
+    def _update(self, state: WorkerState | None) -> bool:
+        """Write the state, if there is one to tell, and count it as a heartbeat; False without a row."""
         with self._database.transaction() as session:
             if state is None:
-                workers.update_worker(session, self._setup.worker_id)
-            else:
-                workers.update_worker(session, self._setup.worker_id, state=state)
+                return workers.update_worker(session, self._setup.worker_id)
+            return workers.update_worker(session, self._setup.worker_id, state=state)

@@ -91,7 +91,13 @@ def run_worker(
     )
     _register(setup)
     hold_forks()
-    watch = Watch(setup, _stop_celery, child.LOAD_FAILED, leave=lambda: _leave(setup))
+    watch = Watch(
+        setup,
+        _stop_celery,
+        child.LOAD_FAILED,
+        leave=lambda: _leave(setup),
+        register=lambda: _register(setup),
+    )
     watch.start()
     code = _run_celery(setup, drain_s)
     watch.finish()
@@ -121,6 +127,7 @@ def _register(setup: child.Setup) -> None:
             name=setup.name,
             host=socket.gethostname(),
             pid=os.getpid(),
+            child_pid=setup.board.cells.child_pid or None,
             model=setup.spec.id,
             queue=queue_of(setup.spec.id),
             policy=setup.policy.as_json(),

@@ -5,11 +5,11 @@ import signal
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
 from core.clock import now
 from core.lifecycle import JobState
-from core.tables import Job
+from core.tables import Job, Worker
 from tasks.app import RENDER, make_app
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import Stage, WorkerProcess, on_quick_stage
@@ -252,3 +252,14 @@ def test_a_worker_stays_warm_while_redis_refuses_writes(
         quick_stage.wait_job(one)
     assert worker.wait_state("ready")
     assert worker.child_pid() == child
+
+
+@on_both
+def test_a_worker_whose_row_was_removed_is_there_again(quick_stage: Stage, worker: WorkerProcess) -> None:
+    """As after a backup was put back that is older than the worker."""
+    child = worker.child_pid()
+    with quick_stage.database.transaction() as session:
+        session.execute(delete(Worker).where(Worker.pid == worker.pid))
+    worker.wait_state("ready")
+    assert worker.child_pid() == child
+    render(quick_stage)
