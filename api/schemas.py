@@ -185,7 +185,7 @@ class WorkerView(BaseModel):
 class Check(BaseModel):
     """One thing that must hold before the service can render."""
 
-    name: Literal["database", "redis", "workers"]
+    name: Literal["database", "redis", "artifacts", "workers"]
     ok: bool
     reason: str
 

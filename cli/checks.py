@@ -194,17 +194,22 @@ def _revision(url: str) -> str | None:
 
 
 def check_redis(settings: "Settings") -> Finding:
-    """Whether the queue answers, and whether it would lose messages by its own settings."""
+    """Whether the queue takes messages, and whether it would lose them by its own settings."""
     import redis
+
+    from tasks.probe import try_write
 
     url = settings.redis_url.replace("redis+socket://", "unix://", 1)
     try:
         with redis.Redis.from_url(url, socket_timeout=REDIS_TIMEOUT_S, decode_responses=True) as server:
-            server.ping()
+            try_write(server)
             try:
                 kept = server.config_get("maxmemory-policy", "appendonly")
             except redis.ResponseError as error:  # managed servers refuse CONFIG
                 return judge_refusal(hidden(settings.redis_url), str(error))
+    except redis.ResponseError as error:
+        advice = "give its memory and its disk room, or name the server of which it is a replica"
+        return Finding("redis", "fail", f"{hidden(settings.redis_url)} takes no messages: {error}", advice)
     except (redis.ConnectionError, redis.TimeoutError) as error:
         advice = "start it, or `renderq up`; accepted jobs wait in the database meanwhile"
         return Finding("redis", "fail", f"{hidden(settings.redis_url)} does not answer: {error}", advice)

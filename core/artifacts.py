@@ -19,6 +19,7 @@ from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store
 
 from core.errors import Gone, StoreUnavailable
+from core.room import lacks_room
 from core.settings import s3_allows_http
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _S3_CLIENT: "ClientConfig" = {"connect_timeout": "5s", "timeout": "120s"}
 _S3_RETRY: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 """A caller waits for an answer: better a clear error soon than the library's three minutes."""
 _HALF_WRITTEN = re.compile(r"#\d+$")
-"""How the name ends of what the library writes to before it renames it; it neither lists nor deletes these."""
+"""The end of a name that the library writes to before it renames it; it neither lists nor deletes these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,10 @@ class ArtifactStore:
             if start >= end:
                 return b""
             return bytes(obstore.get_range(self._store, key, start=start, end=end))
+
+    def lacks_room(self) -> str | None:
+        """Return in words that a folder's disk is full; None when it is not, or is no folder."""
+        return None if self._folder is None else lacks_room(self._folder)
 
     def delete(self, key: str) -> None:
         """Remove the file; nothing happens when there is none."""

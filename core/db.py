@@ -33,6 +33,7 @@ from sqlalchemy.exc import (
     DBAPIError,
     InterfaceError,
     InternalError,
+    NotSupportedError,
     OperationalError,
     TimeoutError,  # noqa: A004
 )
@@ -152,10 +153,10 @@ def _is_away(error: Exception) -> bool:
     """Whether the database cannot do its work, as opposed to refusing what was asked of it.
 
     Plain `DatabaseError` is a damaged file of SQLite; `InternalError` a PostgreSQL that takes no writes, as
-    while another server takes over.
+    while another server takes over; `NotSupportedError` is its word for that on a connection that has read.
     """
     return type(error) is DatabaseError or isinstance(
-        error, (OperationalError, InternalError, InterfaceError, TimeoutError)
+        error, (OperationalError, InternalError, NotSupportedError, InterfaceError, TimeoutError)
     )
 
 

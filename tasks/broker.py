@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from core.log import get_logger
 from tasks.app import PRIORITY_STEPS, eviction_policy, make_app, queue_of, tell_eviction
+from tasks.probe import try_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,9 +51,13 @@ class Broker:
             return None
 
     def waiting(self, model: str) -> int | None:
-        """The number of messages in one model's queue; silent, for a look that is taken all the time."""
+        """The number of messages in one model's queue; silent, for a look that is taken all the time.
+
+        None also while Redis takes no writes: a worker cannot take a message from it then.
+        """
         try:
             with self._connected() as client:
+                try_write(client)
                 return _length(client, queue_of(model))
         except (KombuError, RedisError, OSError):
             return None

@@ -1,5 +1,6 @@
 """Alive and ready are two questions."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,12 @@ def test_ready_when_all_is_there_and_a_worker_is_ready(settings: Settings, redis
     assert answer.status_code == 200
     assert answer.json()["ready"] is True
     assert answer.json()["models"] == ["tiny"]
-    assert [check["name"] for check in answer.json()["checks"]] == ["database", "redis", "workers"]
+    assert [check["name"] for check in answer.json()["checks"]] == [
+        "database",
+        "redis",
+        "artifacts",
+        "workers",
+    ]
 
 
 @pytest.mark.parametrize("state", [None, *(state for state in WorkerState if state != WorkerState.READY)])
@@ -58,6 +64,33 @@ def test_a_hanging_redis_is_told_in_bounded_time(settings: Settings, own_valkey:
     assert time.monotonic() - begun < 10
     own_valkey.thaw()
     assert failing(answer).keys() == {"redis"}
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("refuse", [("CONFIG", "SET", "maxmemory", "1"), ("REPLICAOF", "127.0.0.1", "1")])
+def test_not_ready_while_redis_takes_no_messages_though_it_answers(
+    settings: Settings, own_valkey: Valkey, refuse: tuple[str, ...]
+) -> None:
+    with own_valkey.client() as client:
+        client.execute_command(*refuse)
+        assert client.ping()
+    answer = ask(settings.model_copy(update={"redis_url": own_valkey.url}), worker=WorkerState.READY)
+    assert answer.status_code == 503
+    assert failing(answer).keys() == {"redis"}
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_not_ready_while_the_disk_is_full(
+    settings: Settings, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = shutil.disk_usage("/").free
+    monkeypatch.setattr("core.room.LEAST_FREE_BYTES", 1000 * free)  # of any disk here
+    artifacts = {"artifacts_url": (settings.data_dir / "artifacts").as_uri()}
+    answer = ask(settings.model_copy(update={"redis_url": redis_url, **artifacts}), worker=WorkerState.READY)
+    assert answer.status_code == 503
+    reasons = failing(answer)
+    assert reasons.keys() == {"database", "artifacts"}
+    assert all("is full" in reason for reason in reasons.values())
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
