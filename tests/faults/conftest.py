@@ -8,20 +8,18 @@ import pytest
 
 from tests.faults.scene import Scene
 from tests.faults.system import Layout, run_system
-from tests.fixtures.database import new_database_url
+from tests.fixtures.small_disk import small_disk
 
 LEASE_S = 3.0
+DISK_MB = 64
+"""What everything of a system is kept on, where a test may mount a disk that can be filled."""
 
 
 @pytest.fixture(scope="session")
-def shared_scene(database_kind: str, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    url = "sqlite"
-    if database_kind == "postgresql":
-        tmp_path_factory = request.getfixturevalue("tmp_path_factory")
-        url = new_database_url(database_kind, "faults", tmp_path_factory, request)
+def shared_scene(database_kind: str) -> Iterator[Scene]:
     # Not below pytest's own folder: a socket's path has to be short.
-    with tempfile.TemporaryDirectory(prefix="rq-faults-") as folder:
-        layout = Layout(Path(folder), url, lease_s=LEASE_S, heartbeat_s=0.5, upkeep_interval_s=0.5)
+    with tempfile.TemporaryDirectory(prefix="rq-faults-") as folder, small_disk(Path(folder), DISK_MB):
+        layout = Layout(Path(folder), database_kind, lease_s=LEASE_S, heartbeat_s=0.5, upkeep_interval_s=0.5)
         with run_system(layout) as system:
             yield Scene(system)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.processes import descendants
 
 LOOK_S = 0.01
@@ -100,3 +101,26 @@ class OwnedServer(Owned):
         if self.runs and pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+class OwnedDatabase(Owned):
+    """A PostgreSQL server, which its own context ends; SIGTERM is the shutdown that waits for nobody."""
+
+    def __init__(self, name: str, server: PostgresServer) -> None:
+        super().__init__(name, (), {}, server.log, -1)
+        self._server = server
+        self._process = server.process
+
+    def start(self) -> None:
+        self._server.start()
+        self._process = self._server.process
+        self.starts += 1
+
+    def send(self, number: signal.Signals) -> None:
+        if number == signal.SIGKILL:
+            self._server.kill()
+        else:
+            super().send(signal.SIGINT if number == signal.SIGTERM else number)
+
+    def end(self) -> None:
+        """Leave the end to its context."""

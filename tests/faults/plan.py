@@ -24,17 +24,25 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """What can be done to what, on every database. ``stop`` is SIGSTOP, later SIGCONT; ``forget`` is a server
 that comes back without its data; a worker's host is its parent and child at once."""
-ON_DATABASE: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "sqlite": ("database", ("lock",)),
-    "postgresql": ("database connection", LINE),
+ON_DATABASE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "sqlite": {"database": ("lock",)},
+    "postgresql": {"database connection": LINE, "database server": ("kill", "restart")},
 }
 """SQLite has no connection to cut: another process holds its write lock instead."""
+ALONE: Mapping[str, tuple[str, ...]] = {
+    "database server": ("standby",),
+    "disk": ("full",),
+    "redis": ("refuses writes",),
+    "queue": ("junk",),
+    "worker row": ("removed",),
+}
+"""What a test of its own does and chance does not."""
 ALL = "all"
 SHORT_S = (0.3, 3.0)
 LONG_S = (5.5, 9.0)
 """Longer than a lease."""
 LONG_SHARE = 0.2
-LATE = {"worker child", "worker host", "database", "database connection"}
+LATE = {"worker child", "worker host", "database", "database connection", "database server"}
 LATE_SHARE = 0.6
 """Of the stops and outages after which a worker comes back with the result of a job that it may have lost."""
 GAP_S = 1.2
@@ -73,8 +81,7 @@ class Fault:
 
 def cells(database: str) -> list[tuple[str, str, str]]:
     """Every component, kind and phase on this kind of database."""
-    component, kinds = ON_DATABASE[database]
-    every = {**KINDS, component: kinds}
+    every = {**KINDS, **ON_DATABASE[database]}
     return [(name, kind, phase) for name, kinds in every.items() for kind in kinds for phase in PHASES]
 
 

@@ -19,7 +19,7 @@ from core.tables import Attempt, Batch, Job
 from tests.faults.callers import Callers, Told
 from tests.faults.check import Findings, check_files, check_inside, check_outside
 from tests.faults.orders import draw_orders
-from tests.faults.plan import draw_plan
+from tests.faults.plan import Fault, draw_plan
 from tests.faults.rescue import rescue_times, summarise
 from tests.faults.strike import Striker
 from tests.faults.system import Layout, System, left_behind, run_system
@@ -132,7 +132,7 @@ def _storm(wish: Wish, system: System, striker: Striker, say: Say) -> Told:
     """Order and strike until every order was answered."""
     callers = Callers(system.url, draw_orders(wish.seed, wish.jobs), wish.seconds)
     kind = system.database.url.get_backend_name()
-    plan = itertools.islice(draw_plan(wish.seed, kind), wish.most_faults)
+    plan = itertools.islice(_possible(system, draw_plan(wish.seed, kind)), wish.most_faults)
     callers.start()
     with _told_often(say, striker, callers) as is_over:
         striker.carry_out(plan, is_over)
@@ -140,6 +140,10 @@ def _storm(wish: Wish, system: System, striker: Striker, say: Say) -> Told:
             striker.look_after()
             time.sleep(LOOK_S)
     return callers.finish()
+
+
+def _possible(system: System, plan: Iterable[Fault]) -> Iterator[Fault]:
+    return (fault for fault in plan if system.can_suffer(fault.component))
 
 
 @contextmanager

@@ -16,11 +16,12 @@ from typing import Any
 import httpx2
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.exc import OperationalError
 
 from core.tables import Attempt, Event, Job, Worker
 from tests.faults.check import Findings, check_inside
 from tests.faults.orders import TEMPLATE
-from tests.faults.system import System
+from tests.faults.system import DATABASE_SERVER, System
 from tests.fixtures.plain import http
 from tests.fixtures.waiting import wait_until
 
@@ -126,7 +127,8 @@ class Scene:
                 connection.execute("ROLLBACK")
                 connection.close()
         else:
-            with database.db_engine.connect() as other:
+            # Its server may be killed meanwhile.
+            with suppress(OperationalError), database.db_engine.connect() as other:
                 other.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
                 other.exec_driver_sql("LOCK TABLE jobs IN EXCLUSIVE MODE")
                 yield
@@ -165,6 +167,18 @@ class Scene:
             yield
         finally:
             owned.send_all(signal.SIGCONT)
+
+    @contextmanager
+    def standby(self) -> Iterator[None]:
+        """The database server comes back as one that follows another, and then as itself."""
+        server = self.system.owned[DATABASE_SERVER]
+        sign = server.log.parent / "data" / "standby.signal"
+        for is_standby in (True, False):
+            self.kill(DATABASE_SERVER)
+            sign.touch() if is_standby else sign.unlink()
+            server.start()
+            if is_standby:
+                yield
 
     # --- what came of it --------------------------------------------------------------------------------
 

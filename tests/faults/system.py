@@ -27,14 +27,16 @@ from core.lifecycle import WorkerState
 from core.settings import Settings
 from core.tables import Worker
 from tasks.broker import Broker
-from tests.faults.owned import Owned, OwnedServer
+from tests.faults.owned import Owned, OwnedDatabase, OwnedServer
 from tests.faults.phases import Moment, look
 from tests.faults.proxy import HOST, Proxies, Proxy, Target
-from tests.fixtures.postgres import postgres_server
+from tests.fixtures.postgres import PostgresServer, own_postgres
 from tests.fixtures.processes import descendants
 from tests.fixtures.waiting import wait_until
 
 WORKERS = ("worker-1", "worker-2")
+DATABASE_SERVER = "database server"
+"""Name of the PostgreSQL that the system owns; one that was named by its URL is nobody's to kill."""
 START_S = 120.0
 STOP_S = 20.0
 
@@ -93,6 +95,10 @@ class System:
         with self.database.reading() as session:
             mine = select(Worker.child_pid).where(Worker.pid == self.owned[worker].pid)
             return session.scalars(mine.order_by(Worker.started_at.desc()).limit(1)).one_or_none()
+
+    def can_suffer(self, component: str) -> bool:
+        """Whether there is such a part that is ours to break."""
+        return component != DATABASE_SERVER or DATABASE_SERVER in self.owned
 
     def answers(self) -> bool:
         """Whether the API is there."""
@@ -168,7 +174,8 @@ def run_system(layout: Layout) -> Iterator[System]:
     """Start everything and yield it as soon as it is ready; nothing of it is left at the end."""
     with ExitStack() as stack:
         proxies = stack.enter_context(Proxies())
-        url = stack.enter_context(_database_url(layout))
+        server = _database_server(layout, stack)
+        url = _database_url(layout, server)
         valkey_port = free_port()
         redis_proxies = {
             name: proxies.add((HOST, valkey_port)) for name in ("api", "upkeep", *layout.workers)
@@ -189,6 +196,8 @@ def run_system(layout: Layout) -> Iterator[System]:
         system = System(
             layout, settings, database, {}, redis_proxies, database_proxies, f"http://{HOST}:{api_port}"
         )
+        if server is not None:
+            system.owned[DATABASE_SERVER] = OwnedDatabase(DATABASE_SERVER, server[0])
         _own_all(system, stack, valkey_port, api_port)
         system.wait_ready()
         yield system
@@ -210,6 +219,8 @@ def _own_all(system: System, stack: ExitStack, valkey_port: int, api_port: int) 
         log = system.folder / "logs" / f"{name}.log"
         system.owned[name] = Owned(name, command, _environment(system, name), log, leash)
     for owned in system.owned.values():
+        if isinstance(owned, OwnedDatabase):
+            continue
         stack.callback(owned.end)
         owned.start()
         if owned.name == "redis":
@@ -256,17 +267,19 @@ def _environment(system: System, client: str | None) -> dict[str, str]:
     return outer | ours | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
-@contextmanager
-def _database_url(layout: Layout) -> Iterator[str]:
+def _database_server(layout: Layout, stack: ExitStack) -> tuple[PostgresServer, int] | None:
+    """A PostgreSQL of the system's own and its port, if the layout wants one."""
+    if layout.database != "postgresql":
+        return None
+    port = free_port()
+    return stack.enter_context(own_postgres(port)), port
+
+
+def _database_url(layout: Layout, server: tuple[PostgresServer, int] | None) -> str:
     """The URL of the database as it is reached without a proxy."""
     if layout.database == "sqlite":
-        yield f"sqlite:///{layout.folder}/renderq.db"
-    elif layout.database == "postgresql":
-        port = free_port()
-        with postgres_server(port):
-            yield f"postgresql://postgres@{HOST}:{port}/postgres"
-    else:
-        yield layout.database
+        return f"sqlite:///{layout.folder}/renderq.db"
+    return layout.database if server is None else f"postgresql://postgres@{HOST}:{server[1]}/postgres"
 
 
 def _database_proxies(proxies: Proxies, url: str, clients: tuple[str, ...]) -> dict[str, Proxy]:

@@ -16,6 +16,8 @@ from sqlalchemy import func, select
 from core.tables import IdempotencyKey, Job
 from tests.faults.conftest import LEASE_S
 from tests.faults.scene import LAST_STEP, Scene, on
+from tests.faults.system import DATABASE_SERVER
+from tests.fixtures.small_disk import filled
 from tests.fixtures.waiting import wait_until
 
 
@@ -201,3 +203,63 @@ def test_a_worker_that_stands_still_in_the_middle_of_its_commit_does_not_keep_th
     scene.system.wait_ready()
     scene.check(job_id, "lost", "completed")
     assert scene.job(job_id) == seen
+
+
+@on("postgresql")
+@pytest.mark.parametrize("phase", ["step", "committing"])
+def test_what_was_accepted_is_done_after_the_database_server_was_killed(scene: Scene, phase: str) -> None:
+    job_id, worker, held = hold_in(scene, phase)
+    waiting = scene.submit()
+    with held:
+        if phase == "committing":
+            reach(scene, phase, job_id, worker)
+        scene.kill(DATABASE_SERVER)
+    refused = scene.post({"prompt": "no database"}, f"killed-{phase}")
+    assert (refused.status_code, refused.json()["code"]) == (503, "database_unavailable")
+    scene.system.owned[DATABASE_SERVER].start()
+    scene.let_go()
+    again = wait_until(
+        lambda: (got := scene.post({"prompt": "no database"}, f"killed-{phase}")).status_code == 202 and got
+    )
+    for one in (job_id, waiting, again.json()["id"]):
+        assert scene.wait_end(one)["status"] == "completed"
+        assert scene.outcomes(one)[-1] == "completed"
+        assert set(scene.outcomes(one)[:-1]) <= {"lost"}
+
+
+@on("postgresql")
+def test_a_database_server_that_has_become_a_standby_makes_nobody_ready(scene: Scene) -> None:
+    server = scene.system.owned[DATABASE_SERVER]
+    with scene.standby():
+        ready = httpx2.get(f"{scene.system.url}/readyz", timeout=20).json()
+        reasons = {check["name"]: check["reason"] for check in ready["checks"] if not check["ok"]}
+        assert reasons["database"] == "it is a standby, which takes no writes"
+        refused = scene.post({"prompt": "standby"}, "standby")
+        assert (refused.status_code, refused.json()["code"]) == (503, "database_unavailable")
+    assert server.runs
+    scene.check(scene.submit(), "completed")
+
+
+@on("sqlite")
+def test_a_full_disk_costs_time_and_no_job_and_no_process(scene: Scene) -> None:
+    """Database, files, logs and the file of Valkey are on it."""
+    if not scene.system.folder.is_mount():
+        pytest.skip("this user may not mount a disk that can be filled")
+    starts = {name: owned.starts for name, owned in scene.system.owned.items()}
+    job_id, worker = scene.held(3)
+    with filled(scene.system.folder):
+        refused = scene.post({"prompt": "no room"}, "no-room")
+        assert (refused.status_code, refused.json()["code"]) == (503, "database_unavailable")
+        assert int(refused.headers["retry-after"]) > 0
+        ready = httpx2.get(f"{scene.system.url}/readyz", timeout=20)
+        failing = {check["name"] for check in ready.json()["checks"] if not check["ok"]}
+        assert (ready.status_code, {"database", "redis", "artifacts"} - failing) == (503, set())
+        scene.let_go()
+        scene.wait_phase(worker, "saving")
+    again = wait_until(
+        lambda: (got := scene.post({"prompt": "no room"}, "no-room")).status_code == 202 and got
+    )
+    for one in (job_id, again.json()["id"]):
+        assert scene.wait_end(one)["status"] == "completed"
+        assert set(scene.outcomes(one)[:-1]) <= {"lost"}
+    assert {name: owned.starts for name, owned in scene.system.owned.items() if owned.runs} == starts
