@@ -17,6 +17,7 @@ from core.tables import IdempotencyKey, Job
 from tests.faults.conftest import LEASE_S
 from tests.faults.scene import LAST_STEP, Scene, on
 from tests.faults.system import DATABASE_SERVER
+from tests.fixtures.plain import http
 from tests.fixtures.small_disk import filled
 from tests.fixtures.waiting import wait_until
 
@@ -231,7 +232,7 @@ def test_what_was_accepted_is_done_after_the_database_server_was_killed(scene: S
 def test_a_database_server_that_has_become_a_standby_makes_nobody_ready(scene: Scene) -> None:
     server = scene.system.owned[DATABASE_SERVER]
     with scene.standby():
-        ready = httpx2.get(f"{scene.system.url}/readyz", timeout=20).json()
+        ready = http.get(f"{scene.system.url}/readyz").json()
         reasons = {check["name"]: check["reason"] for check in ready["checks"] if not check["ok"]}
         assert reasons["database"] == "it is a standby, which takes no writes"
         refused = scene.post({"prompt": "standby"}, "standby")
@@ -251,7 +252,7 @@ def test_a_full_disk_costs_time_and_no_job_and_no_process(scene: Scene) -> None:
         refused = scene.post({"prompt": "no room"}, "no-room")
         assert (refused.status_code, refused.json()["code"]) == (503, "database_unavailable")
         assert int(refused.headers["retry-after"]) > 0
-        ready = httpx2.get(f"{scene.system.url}/readyz", timeout=20)
+        ready = http.get(f"{scene.system.url}/readyz")
         failing = {check["name"] for check in ready.json()["checks"] if not check["ok"]}
         assert (ready.status_code, {"database", "redis", "artifacts"} - failing) == (503, set())
         scene.let_go()
