@@ -56,5 +56,5 @@ $(VENV)/.worker: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: $(VENV)/.worker
 	@echo "installing what the tests need"
-	@$(PIP) install --constraint constraints.txt --editable '.[worker,flower,dev]'
+	@$(PIP) install --constraint constraints.txt --editable '.[worker,quantize,flower,dev]'
 	@touch $@

@@ -35,7 +35,14 @@ WAYS: dict[str, dict[str, object]] = {
     "compiled blocks, no cache": {"dtype": "bfloat16", "compile": True, "cache": False},
     "compiled whole": {"dtype": "bfloat16", "compile": True, "compile_scope": "whole"},
     "offload model": {"dtype": "bfloat16", "offload": "model"},
+    "offload group": {"dtype": "bfloat16", "offload": "group"},
     "offload sequential": {"dtype": "bfloat16", "offload": "sequential"},
+    "int8": {"dtype": "bfloat16", "quantize": "int8"},
+    "fp8": {"dtype": "bfloat16", "quantize": "fp8"},
+    "int8, compiled blocks": {"dtype": "bfloat16", "quantize": "int8", "compile": True},
+    "CUDA graphs, no cache": {"dtype": "bfloat16", "capture": True, "cache": False},
+    "cuDNN attention": {"dtype": "bfloat16", "attention_backend": "_native_cudnn"},
+    "flash attention": {"dtype": "bfloat16", "attention_backend": "_native_flash"},
 }
 
 

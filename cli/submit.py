@@ -42,6 +42,9 @@ def submit(
     cache: Annotated[
         str | None, _field("--cache", "Reuse between steps: default, off, quality, balanced, fast.", IMAGE)
     ] = None,
+    quality: Annotated[
+        str | None, _field("--quality", "Kernels that may draw it: lossless, or high for faster ones.", IMAGE)
+    ] = None,
     output_format: Annotated[str | None, _field("--output-format", "png, jpeg, webp or mp4.", IMAGE)] = None,
     num_frames: Annotated[int | None, _field("--num-frames", "Frames of a video.", VIDEO)] = None,
     fps: Annotated[int | None, _field("--fps", "Frames per second of a video.", VIDEO)] = None,
@@ -110,6 +113,7 @@ REQUEST_FIELDS = (
     "seed",
     "n",
     "cache",
+    "quality",
     "output_format",
     "num_frames",
     "fps",

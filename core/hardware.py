@@ -14,6 +14,7 @@ from typing import Any
 
 from core.settings import cuda_visible_devices
 from policy.modes import Hardware
+from policy.packages import installed
 
 _GB = 1e9
 _BF16_SINCE = (8, 0)
@@ -49,6 +50,8 @@ def detect(visible: str | None = None) -> Hardware:
         total_memory_gb=first.total / _GB,
         free_memory_gb=first.free / _GB,
         supports_bf16=first.capability >= _BF16_SINCE,
+        capability=first.capability,
+        packages=installed(),
     )
 
 
@@ -130,6 +133,7 @@ def _without_gpu() -> Hardware:
         total_memory_gb=total / _GB,
         free_memory_gb=free / _GB,
         supports_bf16=False,
+        packages=installed(),
     )
 
 

@@ -27,7 +27,7 @@ COPY pipeline pipeline
 COPY policy policy
 COPY tasks tasks
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/renderq/bin/pip install --disable-pip-version-check --constraint constraints.txt '.[worker]'
+    /opt/renderq/bin/pip install --disable-pip-version-check --constraint constraints.txt '.[worker,quantize]'
 
 FROM ${BASE}
 # The compilers behind --compile: Triton's needs gcc and Python's headers, the one for CPUs needs g++.

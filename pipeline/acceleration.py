@@ -1,9 +1,9 @@
-"""The one place that mounts, refreshes and unmounts Cache-DiT, and compiles.
+"""The one place that mounts, refreshes and unmounts Cache-DiT, compiles, and records CUDA graphs.
 
-`Acceleration.prepare_for` is the one call before every pass. Its order is fixed: mount, refresh or unmount
-first; only then compile what is not compiled yet. A compile that is asked for while the cache is wanted and
-not mounted is put off until it is: compiled before the mount, a whole transformer compiles one graph that is
-never used again, and the first request pays for all of them anew.
+`Acceleration.prepare_for` is the one call before every pass. Its order is fixed: the attention kernel; then
+mount, refresh or unmount; only then compile, or take over to record, what is not yet. A compile that is asked
+for while the cache is wanted and not mounted is put off until it is: compiled before the mount, a whole
+transformer compiles one graph that is never used again, and the first request pays for all of them anew.
 
 Cache-DiT is mounted on the transformers, never on the pipeline (which would patch the pipeline's class), and
 every pass starts with a clean context: what a killed, failed or cancelled job left behind would otherwise
@@ -13,7 +13,7 @@ fill the next job's reused steps.
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,13 @@ import cache_dit
 from diffusers import DiffusionPipeline
 from torch import nn
 
-from pipeline.compilation import CompilePlan, compiled_scope, compiles_so_far, set_limits
-from pipeline.errors import MountFailed, StepsMismatch
+from pipeline.attention import attention_of, switch_attention
+from pipeline.capture import Graphs, Record
+from pipeline.compilation import CompilePlan, compiled_scope, compiles_so_far, set_limits, uncompiled
+from pipeline.errors import MountFailed, StepsMismatch, WarmupIncomplete
+from pipeline.hooks import unhooked
 from policy.cache import CacheConfig, CacheDecision
+from policy.kernels import kernel_for
 
 __all__ = ["Acceleration", "CompilePlan", "compiles_so_far"]
 
@@ -54,8 +58,10 @@ class Acceleration:
         *,
         cache_wanted: bool,
         pipeline: Any = None,  # noqa: ANN401 (diffusers publishes no types)
-        backend: Backend = "inductor",
+        backend: Backend | None = None,
         compile_before_mount: bool = False,
+        attention: str = "auto",
+        record: Record | None = None,
     ) -> None:
         """Takes over the transformers; changes nothing yet.
 
@@ -66,16 +72,20 @@ class Acceleration:
             cache_wanted: Whether this worker's requests are cached; compiling then waits for the mount.
             pipeline: Where they come from: asked for how its transformer is built, when that is not known by
                 the transformer's own class. It is not changed.
-            backend: A backend of torch.compile; tests count with their own.
+            backend: A backend of torch.compile; None: the plan's. Tests count with their own.
             compile_before_mount: The faulty order, for the measurement in `pipeline.order` alone: nothing
                 that a worker runs passes it.
+            attention: The worker's attention kernel.
+            record: What records in the place of CUDA graphs; tests need no GPU then.
         """
         _be_quiet()
         self._transformers = transformers
         self._plan = plan
         self._cache_wanted = cache_wanted
         self._pipeline = pipeline
-        self._backend = backend
+        self._backend: Backend = backend or plan.backend
+        self._attention = attention
+        self._graphs = Graphs(record) if plan.capture else None
         self._compile_before_mount = compile_before_mount
         self._mount: _Mount | None = None
         # Held weakly: a transformer that was unloaded takes its entry along, and one that is loaded later at
@@ -84,14 +94,23 @@ class Acceleration:
         if plan.wanted:
             set_limits()
 
-    def prepare_for(self, decision: CacheDecision) -> None:
+    def prepare_for(self, decision: CacheDecision, quality: str = "lossless") -> None:
         """Makes the transformers ready for one pass. The one call before every pass.
+
+        Args:
+            decision: How the pass is cached.
+            quality: Which kernels the job allows.
 
         Raises:
             MountFailed: The cache could not be mounted; nothing of it is left.
         """
+        modules = tuple(self._transformers())
+        switch_attention(modules, kernel_for(self._attention, quality))
         self.mount(decision)
         self.compile()
+        if self._graphs is not None:
+            self._graphs.install(modules)
+            self._graphs.start_pass()
 
     def mount(self, decision: CacheDecision) -> None:
         """Mounts, refreshes or unmounts, so that the context of each transformer is clean and as decided.
@@ -147,6 +166,30 @@ class Acceleration:
         """Unmounts and forgets every module, before the weights are let go."""
         self.unmount()
         self._compiled.clear()
+        if self._graphs is not None:
+            self._graphs.release()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Has the shapes of the passes that run meanwhile recorded, where that is wanted.
+
+        Raises:
+            WarmupIncomplete: It is wanted, and nothing could be recorded.
+        """
+        if self._graphs is None:
+            yield
+            return
+        with self._graphs.recording():
+            yield
+        if not self._graphs.count:
+            why = "; ".join(dict.fromkeys(self._graphs.failures)) or "no transformer was called"
+            raise WarmupIncomplete(f"no CUDA graph could be recorded, use --no-capture: {why}")
+
+    @contextmanager
+    def plain(self) -> Iterator[None]:
+        """Has everything run as if nothing had been compiled or recorded."""
+        with uncompiled(), self._graphs.paused() if self._graphs is not None else nullcontext():
+            yield
 
     @property
     def is_compiled(self) -> bool:
@@ -183,6 +226,11 @@ class Acceleration:
                         f"planned were {config.steps} in {calls}"
                     )
 
+    @property
+    def is_replayed(self) -> bool:
+        """Whether every call of a transformer since `prepare_for` was a recording's."""
+        return self._graphs is not None and self._graphs.replayed > 0 and self._graphs.plain == 0
+
     def effective(self) -> dict[str, object]:
         """Returns what is really on the modules, read from them and not from our own notes."""
         modules = tuple(self._transformers())
@@ -190,6 +238,8 @@ class Acceleration:
         return {
             "mounted": all(getattr(module, "_is_cached", False) for module in modules),
             "compile_scope": scopes[0] if len(scopes) == 1 else "/".join(scopes),
+            "attention": "/".join(dict.fromkeys(map(attention_of, modules))),
+            "graphs": 0 if self._graphs is None else self._graphs.count,
             "cache": [_mounted_values(module) for module in modules],
         }
 
@@ -206,7 +256,7 @@ def _names(modules: Iterable[nn.Module]) -> str:
 
 def _mount(modules: Sequence[nn.Module], configs: Sequence[CacheConfig], pipeline: Any) -> None:  # noqa: ANN401
     """Mounts all transformers in one call, each with its own step count, mask and knobs."""
-    with _unhooked(modules):
+    with unhooked(modules):
         adapters = [_adapter(module, pipeline) for module in modules]
         for adapter, config in zip(adapters, configs, strict=True):
             _check_fits(adapter, config)
@@ -230,29 +280,6 @@ def _join(modules: Sequence[nn.Module], adapters: Sequence[Any], configs: Sequen
             for adapter, config in zip(adapters, configs, strict=True)
         ],
     )
-
-
-@contextmanager
-def _unhooked(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Puts the cache inside the hook that brings offloaded weights to the device; the hook stays outside.
-
-    Mounted outside of it, the cache would be lost: diffusers renews its hooks after every call, and with the
-    old hook goes whatever lies around it.
-    """
-    hooks = [
-        (module, vars(module).pop("_hf_hook"), module.forward) for module in modules if _is_hooked(module)
-    ]
-    for module, _, _ in hooks:
-        module.forward = module._old_forward  # type: ignore[assignment]  # noqa: SLF001 (accelerate's name for it)
-    try:
-        yield
-    finally:
-        for module, hook, hooked in hooks:
-            vars(module).update(_hf_hook=hook, _old_forward=module.forward, forward=hooked)
-
-
-def _is_hooked(module: nn.Module) -> bool:
-    return "_hf_hook" in vars(module) and hasattr(module, "_old_forward")
 
 
 def _adapter(module: nn.Module, pipeline: Any) -> Any:  # noqa: ANN401 (Cache-DiT publishes no types)
@@ -320,7 +347,7 @@ def _unmount(modules: Sequence[nn.Module]) -> None:
     The original forward stays where Cache-DiT puts it, as an attribute of the module: taken away as well, it
     would look to Dynamo like another function, and cost a compile on the way out and another on the way back.
     """
-    with _unhooked(modules):
+    with unhooked(modules):
         for module in modules:
             cache_dit.disable_cache(module)
 

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 
+from pipeline.memory import find_platform
+from policy.platforms import PLATFORMS
 from policy.resolve import Policy
 
 # Dynamo's own limit of 8 variants of one function is used up by ordinary variety (sizes, prompt lengths,
@@ -32,24 +34,36 @@ class CompilePlan:
     Attributes:
         wanted: Whether to compile at all.
         scope: ``regional`` (the repeated blocks) or ``whole``.
-        mode: A mode of torch.compile.
+        mode: A mode of torch.compile; None: the backend takes none.
         dynamic: Whether shapes are symbolic from the start; None: from their second value on.
+        backend: A backend of torch.compile, by name.
+        capture: Whether CUDA graphs are recorded, in the place of compiling.
     """
 
     wanted: bool
     scope: str = "regional"
-    mode: str = "default"
+    mode: str | None = "default"
     dynamic: bool | None = None
+    backend: str = "inductor"
+    capture: bool = False
 
     @classmethod
-    def from_policy(cls, policy: Policy) -> "CompilePlan":
-        """Reads the compile options of a resolved policy."""
+    def from_policy(cls, policy: Policy, platform: str | None = None) -> "CompilePlan":
+        """Reads the compile options of a resolved policy.
+
+        Args:
+            policy: The options.
+            platform: One of `policy.platforms`; None: that of this process.
+        """
+        settings = PLATFORMS[platform or find_platform()]
         dynamic = policy["compile_dynamic"]
         return cls(
             wanted=policy["compile"],
             scope=policy["compile_scope"],
-            mode=policy["compile_mode"],
+            mode=policy["compile_mode"] if settings.passes_mode else None,
             dynamic=None if dynamic == "auto" else dynamic,
+            backend=settings.backend,
+            capture=policy["capture"],
         )
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from pipeline.acceleration import Acceleration, Backend
 from pipeline.boundary import split_steps, transformers_of
-from pipeline.compilation import CompilePlan, new_shape, uncompiled
+from pipeline.compilation import CompilePlan, new_shape
 from pipeline.errors import (
     LoadFailed,
     MountFailed,
@@ -75,7 +75,7 @@ class Engine:
         source: str | None = None,
         device: str | None = None,
         report: Callable[[PreparationStep], None] = _ignore,
-        backend: Backend = "inductor",
+        backend: Backend | None = None,
     ) -> None:
         """Remembers what to prepare; loads nothing yet.
 
@@ -85,7 +85,7 @@ class Engine:
             source: A folder or hub id that replaces the spec's own.
             device: A torch device; None: the accelerator of this process, or the CPU.
             report: Told each preparation step when it starts and when it is done.
-            backend: A backend of torch.compile.
+            backend: A backend of torch.compile; None: the platform's.
         """
         self.spec = spec
         self.policy = policy
@@ -153,7 +153,7 @@ class Engine:
         given = fit(inputs, plan)
         decision = _SAFER if safer else self.decide(plan)
         record = Record(plan, decision)
-        stance = uncompiled() if safer else new_shape(self.policy["new_shape"])
+        stance = self._ready()[1].plain() if safer else new_shape(self.policy["new_shape"])
         with self._tidy_after_failure(), stance:
             for index, seed in enumerate(plan.seeds):
                 each_step = _stopping(on_step, index * plan.executed_steps, record.total_steps)
@@ -215,6 +215,7 @@ class Engine:
             "device": str(self.device),
             "dtype": str(parameter.dtype).removeprefix("torch."),
             "offload": self.policy["offload"],
+            "quantize": self.policy["quantize"],
         }
 
     def _accelerate(self, pipe: Pipe) -> Acceleration:
@@ -224,6 +225,7 @@ class Engine:
             cache_wanted=self._reference_steps is not None,
             pipeline=pipe,
             backend=self._backend,
+            attention=self.policy["attention_backend"],
         )
 
     def _steps_that_cache(self, pipe: Pipe) -> int | None:
@@ -272,13 +274,16 @@ class Engine:
             compiled=acceleration.is_compiled,
             cached=cached,
         )
-        detail = run_warm_up(warm_up, self._warm_pass)
+        with acceleration.recording():
+            detail = run_warm_up(warm_up, self._warm_pass)
         self._warm_shapes = {_shape(plan) for plan in warm_up.plans}
         self._mount()
         free_memory()  # what compiling left behind is collected now and not in the first request
         return detail
 
     def _warm_pass(self, plan: RenderPlan) -> tuple[int, ...]:
+        # Where there is a kernel for those who allow it, that is the one with something to set up.
+        plan = plan.model_copy(update={"quality": "high"})
         self._run(plan, self._with_reuse(plan), plan.seed, lambda _: None, stand_in(plan))
         return self._ready()[1].cached_steps()
 
@@ -301,7 +306,7 @@ class Engine:
     ) -> Pass:
         pipe, acceleration = self._ready()
         pipe = pipe if self._siblings is None else self._siblings.of(plan)
-        acceleration.prepare_for(decision)
+        acceleration.prepare_for(decision, plan.quality)
         done = render_pass(pipe, self.spec, plan, seed, device=self.device, each_step=each_step, given=given)
         acceleration.check_executed()
         return done
@@ -316,7 +321,7 @@ class Engine:
             if isinstance(error, OutOfMemory):
                 acceleration.unmount()
                 free_memory()
-            if self.policy["offload"] == "model":
+            if self.policy["offload"] in ("model", "group"):
                 pipe.maybe_free_model_hooks()
             raise
 
@@ -330,6 +335,8 @@ class Engine:
             and (warm or self.policy["new_shape"] == "compile"),
             "compile_scope": acceleration.effective()["compile_scope"],
             "warm_shape": warm,
+            "attention": acceleration.effective()["attention"],
+            "replayed": acceleration.is_replayed,
         }
 
 

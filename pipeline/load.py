@@ -13,11 +13,15 @@ import torch
 from diffusers.utils import logging as diffusers_logging
 from transformers.utils import logging as transformers_logging
 
+from pipeline.attention import switch_attention
 from pipeline.errors import LoadFailed, PipelineError, Unsupported, WeightsMissing
 from pipeline.memory import catching_out_of_memory, is_out_of_memory
 from pipeline.offload import offload_components
+from pipeline.quantize import quantisation
+from pipeline.streaming import offload_in_groups
 from policy.model_spec import ModelSpec
 from policy.resolve import Policy
+from policy.weights import text_encoders
 
 Pipe: TypeAlias = Any  # a diffusers pipeline; diffusers publishes no types
 
@@ -44,7 +48,8 @@ def load_pipeline(spec: ModelSpec, policy: Policy, device: torch.device, source:
 
     Args:
         spec: The checkpoint.
-        policy: ``dtype``, ``offload``, ``keep_resident``, ``vae_tiling`` and ``attention_backend`` are used.
+        policy: ``dtype``, ``quantize``, ``quantize_text``, ``offload``, ``keep_resident``, ``vae_tiling`` and
+            ``attention_backend`` are used.
         device: Where to compute.
         source: A folder or hub id that replaces the spec's own.
 
@@ -60,7 +65,7 @@ def load_pipeline(spec: ModelSpec, policy: Policy, device: torch.device, source:
     pipe = catching_out_of_memory(lambda: _read(spec, policy, device, source), f"to load {spec.id}")
     _check_components(pipe, spec)
     _set_options(pipe, spec, policy)
-    catching_out_of_memory(lambda: _place(pipe, policy, device), f"to place {spec.id} on {device}")
+    catching_out_of_memory(lambda: _place(pipe, spec, policy, device), f"to place {spec.id} on {device}")
     return pipe
 
 
@@ -108,6 +113,7 @@ def _read(spec: ModelSpec, policy: Policy, device: torch.device, source: str | N
             variant=spec.variant,
             use_safetensors=True,
             local_files_only=is_folder,
+            **_quantised(spec, policy),
         )
     except Exception as error:
         if is_out_of_memory(error):
@@ -122,6 +128,11 @@ def _dtypes(spec: ModelSpec, policy: Policy, device: torch.device) -> torch.dtyp
     dtype: torch.dtype = getattr(torch, name)
     exceptions = dict.fromkeys(_FLOAT32_COMPONENTS.get(spec.family, ()), torch.float32)
     return {"default": dtype, **exceptions} if exceptions else dtype
+
+
+def _quantised(spec: ModelSpec, policy: Policy) -> dict[str, Any]:
+    config = quantisation(spec, policy)
+    return {} if config is None else {"quantization_config": config}
 
 
 def _in_words(error: Exception, spec: ModelSpec, place: str) -> PipelineError:
@@ -155,22 +166,10 @@ def _set_options(pipe: Pipe, spec: ModelSpec, policy: Policy) -> None:
         pipe.register_to_config(boundary_ratio=spec.boundary_ratio)
     if policy["vae_tiling"] is True:
         pipe.vae.enable_tiling()
-    if policy["attention_backend"] != "auto":
-        _set_attention(pipe, spec, policy["attention_backend"])
+    switch_attention((getattr(pipe, name) for name in spec.transformers), policy["attention_backend"])
 
 
-def _set_attention(pipe: Pipe, spec: ModelSpec, backend: str) -> None:
-    for name in spec.transformers:
-        try:
-            getattr(pipe, name).set_attention_backend(backend)
-        except Exception as error:
-            words = " ".join(str(error).split())[:300]
-            raise Unsupported(
-                f"attention_backend {backend} cannot be used on this machine: {words}"
-            ) from error
-
-
-def _place(pipe: Pipe, policy: Policy, device: torch.device) -> None:
+def _place(pipe: Pipe, spec: ModelSpec, policy: Policy, device: torch.device) -> None:
     offload = policy["offload"]
     if offload in ("none", "auto"):
         pipe.to(device)
@@ -178,5 +177,7 @@ def _place(pipe: Pipe, policy: Policy, device: torch.device) -> None:
         raise Unsupported(f"offload {offload} needs a GPU to offload from; this worker computes on the CPU")
     elif offload == "sequential":
         pipe.enable_sequential_cpu_offload(device=device)
+    elif offload == "group":
+        offload_in_groups(pipe, spec.transformers, text_encoders(spec), policy["keep_resident"], device)
     else:
         offload_components(pipe, policy["keep_resident"], device)

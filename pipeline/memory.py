@@ -9,6 +9,7 @@ import torch
 
 from pipeline.errors import OutOfMemory
 from policy.modes import Hardware
+from policy.packages import installed
 
 Result = TypeVar("Result")
 
@@ -32,7 +33,7 @@ def find_hardware() -> Hardware:
     if not torch.cuda.is_available():
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GB
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / _GB
-        return Hardware("cpu", None, 1, total, free, supports_bf16=True)
+        return Hardware("cpu", None, 1, total, free, supports_bf16=True, packages=installed())
     free_bytes, total_bytes = torch.cuda.mem_get_info()
     return Hardware(
         "cuda",
@@ -41,7 +42,20 @@ def find_hardware() -> Hardware:
         total_bytes / _GB,
         free_bytes / _GB,
         supports_bf16=torch.cuda.is_bf16_supported(),
+        capability=torch.cuda.get_device_capability(),
+        rocm=torch.version.hip is not None,
+        packages=installed(),
     )
+
+
+def find_platform() -> str:
+    """Returns the platform of this process, as `policy.platforms` names it."""
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        return "cpu"
+    if accelerator.type == "cuda" and torch.version.hip is not None:
+        return "rocm"
+    return accelerator.type
 
 
 def synchronise(device: torch.device) -> None:

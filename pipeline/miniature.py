@@ -95,4 +95,10 @@ def _call_at_any_size(call: dict[str, Any]) -> dict[str, Any]:
 def _small_residency(spec: ModelSpec) -> dict[str, Any]:
     sizes = dict.fromkeys(spec.residency.component_gb, 0.001)
     whole = spec.residency.model_dump()
-    return {**whole, "component_gb": sizes, "working_gb": 0.1, "keep_resident_min_available_gb": 0.2}
+    return {
+        **whole,
+        "component_gb": sizes,
+        "working_gb": 0.1,
+        "keep_resident_min_available_gb": 0.2,
+        "streamed_gb": 0.001,
+    }

@@ -19,8 +19,9 @@ Pipe: TypeAlias = Any  # a diffusers pipeline; diffusers publishes no types
 class _ComponentOffload:
     """What the pipeline calls after each picture, in the place of its own `enable_model_cpu_offload`."""
 
-    def __init__(self, pipe: Pipe, device: torch.device) -> None:
+    def __init__(self, pipe: Pipe, device: torch.device, in_groups: tuple[str, ...]) -> None:
         self._pipe = pipe
+        self._in_groups = in_groups
         self._device = device
         self._hooks: list[Any] = []
 
@@ -68,7 +69,12 @@ class _ComponentOffload:
         return [module for name, module in self._modules().items() if name not in aside]
 
     def _modules(self) -> dict[str, nn.Module]:
-        return {name: part for name, part in self._pipe.components.items() if isinstance(part, nn.Module)}
+        components = self._pipe.components.items()
+        return {
+            name: part
+            for name, part in components
+            if isinstance(part, nn.Module) and name not in self._in_groups
+        }
 
     def _order(self) -> list[str]:
         return (self._pipe.model_cpu_offload_seq or "").split("->")
@@ -77,17 +83,20 @@ class _ComponentOffload:
         return self._pipe._exclude_from_cpu_offload  # type: ignore[no-any-return]  # noqa: SLF001
 
 
-def offload_components(pipe: Pipe, resident: tuple[str, ...], device: torch.device) -> None:
+def offload_components(
+    pipe: Pipe, resident: tuple[str, ...], device: torch.device, in_groups: tuple[str, ...] = ()
+) -> None:
     """Places the components of a pipeline and keeps them so after every picture.
 
     Args:
         pipe: A pipeline on the CPU.
         resident: Names of the components that stay on the device.
         device: Where to compute.
+        in_groups: Names of the components that move bit by bit; they are left alone.
     """
     # The pipeline also reads this to find the device that it computes on.
     pipe._exclude_from_cpu_offload = [*pipe._exclude_from_cpu_offload, *resident]  # noqa: SLF001 (no other way)
-    pipe.enable_model_cpu_offload = _ComponentOffload(pipe, _with_index(device))
+    pipe.enable_model_cpu_offload = _ComponentOffload(pipe, _with_index(device), in_groups)
     pipe.enable_model_cpu_offload()
 
 

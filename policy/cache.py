@@ -13,8 +13,9 @@ from typing import Any
 from policy.knobs import MAX_CONSECUTIVE, THRESHOLD, preset_knobs
 from policy.mask import minimum_steps, step_mask
 from policy.model_spec import ModelSpec
-from policy.options import CUDA_GRAPH_MODES, SECONDARY
+from policy.options import SECONDARY
 from policy.plan import RenderPlan
+from policy.platforms import CUDA_GRAPH_MODES
 from policy.resolved import Policy
 
 __all__ = ["CacheConfig", "CacheDecision", "decide_cache", "forced", "minimum_steps", "step_mask"]
@@ -107,6 +108,8 @@ def _refusal(plan: RenderPlan, policy: Policy) -> str | None:
         return (
             f"compile_mode {policy['compile_mode']} records CUDA graphs, which overwrite what a cache keeps"
         )
+    if policy["capture"]:
+        return "capture records CUDA graphs, which overwrite what a cache keeps"
     if plan.cache == "default" and not policy["cache"]:
         resolved = policy.options["cache"]
         return f"the worker's cache is off ({resolved.source}: {resolved.reason})"

@@ -4,50 +4,30 @@ Each rule yields a problem and the options it is about. A derived value takes pa
 each message says which option to change.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
-from policy.errors import FieldError
-from policy.model_spec import ModelSpec, size_text
-from policy.modes import Hardware
-from policy.options import CUDA_GRAPH_MODES, OPTIONS, SECONDARY, SECONDARY_KNOBS, STATIC_PRESETS
+from policy.hardware_rules import (
+    attention_rules,
+    compiler_rules,
+    graph_rules,
+    placement_rules,
+    quantize_rules,
+)
+from policy.model_spec import size_text
+from policy.options import OPTIONS, SECONDARY, SECONDARY_KNOBS, STATIC_PRESETS
+from policy.platforms import CUDA_GRAPH_MODES
+from policy.setting import Conflict, Setting, conflict
 from policy.sizes import check_size, parse_size
-from policy.values import text_of
-from policy.wording import listing, show
+from policy.wording import show
+
+__all__ = ["FEW_STEPS", "Conflict", "Setting", "find_conflicts"]
 
 FEW_STEPS = 8  # with fewer there are not enough computed steps to predict from
-_ANYWHERE = ("auto", "native")  # attention backends that need no NVIDIA GPU
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What the rules look at: the values in effect, and which of them a flag or the environment set."""
-
-    spec: ModelSpec
-    hardware: Hardware
-    values: Mapping[str, object]
-    explicit: Collection[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """A problem, and the options it is about."""
-
-    names: frozenset[str]
-    error: FieldError
 
 
 def find_conflicts(setting: Setting) -> list[Conflict]:
     """Returns every conflict."""
-    return [conflict for rule in _RULES for conflict in rule(setting)]
-
-
-def _conflict(
-    setting: Setting, message: str, *names: str, limit: object = None, nearest: object = None
-) -> Conflict:
-    value = setting.values[names[0]]
-    shown = show(value) if not isinstance(value, tuple) else text_of(value)
-    return Conflict(frozenset(names), FieldError(names[0], message, shown, limit, nearest))
+    return [found for rule in _RULES for found in rule(setting)]
 
 
 def _compile_rules(setting: Setting) -> Iterator[Conflict]:
@@ -60,29 +40,32 @@ def _compile_rules(setting: Setting) -> Iterator[Conflict]:
             f"compile_mode {mode} records CUDA graphs, and offload {values['offload']} moves their weights: "
             "use --compile-mode max-autotune-no-cudagraphs or --offload none"
         )
-        yield _conflict(setting, message, "compile_mode", "compile", "offload")
+        yield conflict(setting, message, "compile_mode", "compile", "offload")
     if mode in CUDA_GRAPH_MODES and values["cache"]:
         message = (
             f"compile_mode {mode} records CUDA graphs, which overwrite what the cache keeps: use "
             "--compile-mode max-autotune-no-cudagraphs or --no-cache"
         )
-        yield _conflict(setting, message, "compile_mode", "compile", "cache")
-    if values["offload"] == "sequential":
-        message = "compile needs the weights in place: use --no-compile, or another --offload than sequential"
-        yield _conflict(setting, message, "compile", "offload")
+        yield conflict(setting, message, "compile_mode", "compile", "cache")
+    if values["offload"] in ("sequential", "group"):
+        message = (
+            f"compile needs the weights in place, and offload {values['offload']} moves them inside of what "
+            "is compiled: use --no-compile, or --offload none or model"
+        )
+        yield conflict(setting, message, "compile", "offload")
 
 
 def _warmup_rules(setting: Setting) -> Iterator[Conflict]:
     values = setting.values
     if not values["warmup"] and "warmup_sizes" in setting.explicit and values["warmup_sizes"]:
         message = "warmup_sizes has no effect with warmup off: leave one of them out"
-        yield _conflict(setting, message, "warmup_sizes", "warmup")
+        yield conflict(setting, message, "warmup_sizes", "warmup")
     if not values["warmup"] and values["compile"] and values["new_shape"] == "eager":
         message = (
             "with warmup off and new_shape eager nothing would ever be compiled: leave warmup on, or let "
             "requests wait with --new-shape compile"
         )
-        yield _conflict(setting, message, "warmup", "compile", "new_shape")
+        yield conflict(setting, message, "warmup", "compile", "new_shape")
     yield from _warmup_size_rules(setting)
 
 
@@ -97,36 +80,7 @@ def _warmup_size_rules(setting: Setting) -> Iterator[Conflict]:
         for problem in problems:
             default = size_text(limits.default)
             message = f"warmup_sizes: {setting.spec.id} cannot draw {show(text)}: {problem}"
-            yield _conflict(setting, message, "warmup_sizes", nearest=default)
-
-
-def _placement_rules(setting: Setting) -> Iterator[Conflict]:
-    values, on_cpu = setting.values, setting.hardware.device == "cpu"
-    if on_cpu and values["offload"] != "none":
-        message = f"offload {values['offload']} needs a GPU: there is none here"
-        yield _conflict(setting, message, "offload", limit="none", nearest="none")
-    if setting.hardware.device != "cuda" and values["attention_backend"] not in _ANYWHERE:
-        backend = values["attention_backend"]
-        message = f"attention_backend {backend} needs an NVIDIA GPU: use {listing(_ANYWHERE)}"
-        yield _conflict(setting, message, "attention_backend", limit=list(_ANYWHERE), nearest="native")
-    if not on_cpu and values["dtype"] == "bfloat16" and not setting.hardware.supports_bf16:
-        message = f"dtype bfloat16 is not computed by {setting.hardware.name}: use float32 or float16"
-        yield _conflict(setting, message, "dtype", limit=["float32", "float16"], nearest="float32")
-    yield from _residency_rules(setting)
-
-
-def _residency_rules(setting: Setting) -> Iterator[Conflict]:
-    kept = setting.values["keep_resident"]
-    components = list(setting.spec.residency.component_gb)
-    unknown = [name for name in kept if name not in components] if isinstance(kept, tuple) else []
-    if unknown:
-        offered = listing(components, "and")
-        missing = listing(map(show, unknown))
-        message = f"keep_resident: {setting.spec.id} has no {missing}; its components: {offered}"
-        yield _conflict(setting, message, "keep_resident", limit=components)
-    if kept and setting.values["offload"] == "sequential":
-        message = "keep_resident has no effect with offload sequential: use --offload model"
-        yield _conflict(setting, message, "keep_resident", "offload", nearest="model")
+            yield conflict(setting, message, "warmup_sizes", nearest=default)
 
 
 def _cache_rules(setting: Setting) -> Iterator[Conflict]:
@@ -136,12 +90,12 @@ def _cache_rules(setting: Setting) -> Iterator[Conflict]:
             "cache_preset adaptive decides for a whole pass at once, so a picture would depend on its mates: "
             "use microbatch 1 or another preset"
         )
-        yield _conflict(setting, message, "cache_preset", "secondary_cache_preset", "microbatch")
+        yield conflict(setting, message, "cache_preset", "secondary_cache_preset", "microbatch")
     least = min(map(spec.cache_minimum_steps, STATIC_PRESETS))
     if values["cache"] and "cache" in setting.explicit and spec.steps.maximum < least:
         most = spec.steps.maximum
         message = f"cache needs at least {least} steps, and {spec.id} takes at most {most}: leave it off"
-        yield _conflict(setting, message, "cache", limit=spec.steps.maximum, nearest=False)
+        yield conflict(setting, message, "cache", limit=spec.steps.maximum, nearest=False)
     if len(spec.transformers) == 1:
         yield from _secondary_rules(setting)
     prefixes = ("",) if len(spec.transformers) == 1 else ("", SECONDARY)
@@ -156,7 +110,7 @@ def _secondary_rules(setting: Setting) -> Iterator[Conflict]:
             message = (
                 f"{name} needs a second transformer, and {setting.spec.id} has one: use {OPTIONS[plain].flag}"
             )
-            yield _conflict(setting, message, name, nearest=plain)
+            yield conflict(setting, message, name, nearest=plain)
 
 
 def _knob_rules(setting: Setting, prefix: str) -> Iterator[Conflict]:
@@ -169,22 +123,26 @@ def _knob_rules(setting: Setting, prefix: str) -> Iterator[Conflict]:
     for name in (prefix + knob for knob in unused):
         if name in setting.explicit:
             message = f"{name} has no effect: preset {preset} {why}; use {other}"
-            yield _conflict(setting, message, name, preset_name)
+            yield conflict(setting, message, name, preset_name)
     mask, lead_in, taylor = (
         prefix + knob for knob in ("cache_scm", "cache_warmup_steps", "cache_taylorseer")
     )
     if mask in setting.explicit and lead_in in setting.explicit:
         message = f"{lead_in} and {mask} both set the lead-in: leave one of them out"
-        yield _conflict(setting, message, lead_in, mask)
+        yield conflict(setting, message, lead_in, mask)
     if taylor in setting.explicit and setting.values[taylor] and setting.spec.steps.default < FEW_STEPS:
         steps = setting.spec.steps.default
         message = f"{taylor} predicts from computed steps, and {setting.spec.id} has {steps}: use 0"
-        yield _conflict(setting, message, taylor, limit=0, nearest=0)
+        yield conflict(setting, message, taylor, limit=0, nearest=0)
 
 
 _RULES: tuple[Callable[[Setting], Iterator[Conflict]], ...] = (
     _compile_rules,
+    compiler_rules,
+    graph_rules,
     _warmup_rules,
-    _placement_rules,
+    placement_rules,
+    attention_rules,
+    quantize_rules,
     _cache_rules,
 )

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from policy.model_spec import ModelSpec, Residency
-
-_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+from policy.weights import loaded, text_encoders
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +20,29 @@ class Hardware:
     """The device a worker has; memory in GB (10^9 bytes), of the host's memory on a CPU.
 
     Attributes:
-        count: Devices visible.
+        device: As torch names it; an AMD GPU is "cuda" too.
+        count: Devices visible. A worker uses one, so nothing is derived from it.
         free_memory_gb: Free before anything is loaded.
         supports_bf16: Whether bfloat16 is computed natively.
+        capability: Compute capability of an NVIDIA GPU.
+        rocm: Whether "cuda" is an AMD GPU.
+        packages: Which of the optional packages in `policy.packages` are installed.
     """
 
-    device: Literal["cpu", "cuda", "mps"]
+    device: Literal["cpu", "cuda", "mps", "npu"]
     name: str | None
     count: int
     total_memory_gb: float
     free_memory_gb: float
     supports_bf16: bool
+    capability: tuple[int, int] | None = None
+    rocm: bool = False
+    packages: tuple[str, ...] = ()
+
+    @property
+    def platform(self) -> str:
+        """The platform: cuda (NVIDIA), rocm (AMD), npu, mps or cpu."""
+        return "rocm" if self.rocm else self.device
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,14 @@ def choose_dtype(spec: ModelSpec, hardware: Hardware) -> tuple[str, str]:
 
 
 def choose_placement(
-    mode: str, spec: ModelSpec, hardware: Hardware, dtype: str, offload: str | None = None
+    mode: str,
+    spec: ModelSpec,
+    hardware: Hardware,
+    dtype: str,
+    offload: str | None = None,
+    *,
+    quantize: str = "none",
+    quantize_text: bool = False,
 ) -> Placement:
     """Derives the placement of the weights.
 
@@ -69,6 +87,8 @@ def choose_placement(
         hardware: The device.
         dtype: Number format in effect; the sizes in the spec are for the checkpoint's own.
         offload: An explicit choice, which the rest is derived around; None: derive it too.
+        quantize: Quantisation in effect. It is never derived: it changes the picture.
+        quantize_text: Whether it reaches the text encoders.
     """
     if hardware.device == "cpu":
         return Placement("none", (), False, "a CPU has no second memory to offload to", derived=False)
@@ -76,28 +96,61 @@ def choose_placement(
         return Placement(offload or "none", (), False, "manual mode derives nothing", derived=False)
     if hardware.device == "mps":
         return Placement("none", (), mode == "memory", "the device shares the host's memory")
-    need = _Need(spec.residency, _BYTES[dtype] / _BYTES[spec.dtype], hardware.free_memory_gb)
+    sizes = loaded(spec, dtype, quantize, text=quantize_text)
+    need = _Need(
+        sizes,
+        (*spec.transformers, *text_encoders(spec)),
+        hardware.free_memory_gb,
+        _smaller(spec, dtype, quantize),
+    )
     rules = {"auto": _auto, "speed": _speed, "memory": _memory}
     return _around(offload, need) if offload else rules[mode](need)
 
 
+def _smaller(spec: ModelSpec, dtype: str, quantize: str) -> str:
+    if quantize != "none":
+        return ""
+    sizes = loaded(spec, dtype, "int8")
+    return f"; with --quantize int8 it would be {sizes.weights_gb + sizes.working_gb:.1f} GB"
+
+
 @dataclass(frozen=True, slots=True)
 class _Need:
+    """What has to fit.
+
+    Attributes:
+        residency: With the sizes that the weights have once loaded.
+        streaming: Components that `offload=group` fetches bit by bit; any other moves as a whole.
+        smaller: What else could be done where it does not fit.
+    """
+
     residency: Residency
-    scale: float
+    streaming: tuple[str, ...]
     free_gb: float
+    smaller: str
+
+    @property
+    def hint(self) -> str:
+        return "" if self.all_gb <= self.free_gb else self.smaller
 
     @property
     def all_gb(self) -> float:
-        return self.residency.weights_gb * self.scale + self.residency.working_gb
+        return self.residency.weights_gb + self.residency.working_gb
 
     @property
     def largest_gb(self) -> float:
-        return self.residency.largest_gb * self.scale + self.residency.working_gb
+        return self.residency.largest_gb + self.residency.working_gb
+
+    @property
+    def streamed_gb(self) -> float | None:
+        if self.residency.streamed_gb is None:
+            return None
+        whole = [size for name, size in self.residency.component_gb.items() if name not in self.streaming]
+        return max(self.residency.streamed_gb, *whole) + self.residency.working_gb
 
     @property
     def threshold_gb(self) -> float:
-        return self.residency.keep_resident_min_available_gb * self.scale
+        return self.residency.keep_resident_min_available_gb
 
     @property
     def everything(self) -> str:
@@ -108,34 +161,37 @@ def _auto(need: _Need) -> Placement:
     if need.all_gb <= need.free_gb:
         return Placement("none", (), False, f"everything fits: {need.everything}")
     if need.largest_gb > need.free_gb:
-        reason = f"not even the largest component fits: {_largest(need)}"
-        return Placement("sequential", (), True, reason)
+        return _piecemeal("not even the largest component fits", need)
     return _around("model", need)
 
 
 def _speed(need: _Need) -> Placement:
-    warning = "" if need.all_gb <= need.free_gb else "; expect to run out of memory"
+    warning = "" if need.all_gb <= need.free_gb else f"; expect to run out of memory{need.hint}"
     return Placement("none", (), False, f"speed mode offloads nothing: {need.everything}{warning}")
 
 
 def _memory(need: _Need) -> Placement:
     if need.largest_gb > need.free_gb:
-        return Placement(
-            "sequential", (), True, f"memory mode, and the largest component is too big: {_largest(need)}"
-        )
+        return _piecemeal("memory mode, and the largest component is too big", need)
     return Placement("model", (), True, "memory mode keeps one component at a time on the GPU")
+
+
+def _piecemeal(why: str, need: _Need) -> Placement:
+    """Block by block where that fits, else layer by layer."""
+    largest = f"it needs {need.largest_gb:.1f} GB and {need.free_gb:.1f} GB are free"
+    streamed = need.streamed_gb
+    if streamed is None or streamed > need.free_gb:
+        return Placement("sequential", (), True, f"{why}: {largest}{need.hint}")
+    return Placement(
+        "group", (), True, f"{why}: {largest}; block by block it is {streamed:.1f} GB{need.hint}"
+    )
 
 
 def _around(offload: str, need: _Need) -> Placement:
     """The rest of a placement whose offload is settled."""
     keep = need.residency.keep_resident
     if offload == "model" and need.free_gb >= need.threshold_gb:
-        reason = (
-            f"{need.everything}; from {need.threshold_gb:.1f} GB free, {', '.join(keep) or 'nothing'} stays"
-        )
+        kept = ", ".join(keep) or "nothing"
+        reason = f"{need.everything}; from {need.threshold_gb:.1f} GB free, {kept} stays{need.hint}"
         return Placement(offload, keep, "vae" not in keep, reason)
-    return Placement(offload, (), offload != "none", f"{need.everything}; offload={offload}")
-
-
-def _largest(need: _Need) -> str:
-    return f"it needs {need.largest_gb:.1f} GB and {need.free_gb:.1f} GB are free"
+    return Placement(offload, (), offload != "none", f"{need.everything}; offload={offload}{need.hint}")

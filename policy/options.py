@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from dataclasses import replace as _replace
 from types import MappingProxyType
 
+from policy.kernels import KERNELS
+from policy.platforms import MODES
+
 ENV_PREFIX = "RENDERQ_"
 SECONDARY = "secondary_"
 PRESETS = ("quality", "balanced", "fast", "adaptive")
 STATIC_PRESETS = ("quality", "balanced", "fast")
-# torch.compile modes that record CUDA graphs: memory then has to stay where it was recorded.
-CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def _compile_options() -> Iterator[Option]:
         str,
         "default",
         "Mode of torch.compile.",
-        allowed=("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+        allowed=MODES,
     )
     yield Option(
         "compile_dynamic",
@@ -159,6 +160,13 @@ def _compile_options() -> Iterator[Option]:
         "auto",
         "Compile for changing shapes: auto (from the second shape on), true (at once), false (never).",
         allowed=("auto", True, False),
+    )
+    yield Option(
+        "capture",
+        bool,
+        False,
+        "Record what the transformer does at the sizes of the warm-up as CUDA graphs and replay it, without "
+        "a compiler; other sizes run as usual. Opt-in.",
     )
 
 
@@ -174,25 +182,33 @@ def _placement_options() -> Iterator[Option]:
         "attention_backend",
         str,
         "auto",
-        "Attention kernel by its diffusers name; auto: leave what the libraries choose.",
-        allowed=("auto", "native", "_native_cudnn", "_native_flash", "flash", "_flash_3", "sage", "xformers"),
+        "Attention kernel by its diffusers name; auto: leave what the libraries choose. One that is less "
+        "exact serves the jobs alone whose `quality` is high.",
+        allowed=("auto", *KERNELS),
     )
     yield Option(
-        "quantize", str, "none", "Quantisation of the weights; only none in this version.", allowed=("none",)
+        "quantize",
+        str,
+        "none",
+        "Number format of the transformers' linear layers (torchao): int8 (weights, anywhere), fp8 (weights "
+        "and what they are multiplied with, on GPUs that compute it). Never chosen for you.",
+        allowed=("none", "int8", "fp8"),
     )
+    yield Option("quantize_text", bool, False, "With quantize: the text encoders too.")
     yield Option(
         "offload",
         str,
         "auto",
-        "Where weights wait: none (on the GPU), model (one component at a time on the GPU), sequential "
-        "(layer by layer, slow). auto: by performance mode and free memory.",
-        allowed=("auto", "none", "model", "sequential"),
+        "Where weights wait: none (on the GPU), model (one component at a time on the GPU), group (block by "
+        "block, the next one fetched while one computes), sequential (layer by layer, slow). auto: by "
+        "performance mode and free memory.",
+        allowed=("auto", "none", "model", "group", "sequential"),
     )
     yield Option(
         "keep_resident",
         tuple,
         (),
-        "With offload=model: components that stay on the GPU all the same, comma separated.",
+        "With offload=model or group: components that stay on the GPU all the same, comma separated.",
     )
     yield Option(
         "vae_tiling",

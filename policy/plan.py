@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from policy.model_spec import ModelSpec
 from policy.pictures import PlannedPicture
-from policy.request import DRAWN_SEED_LIMIT, CacheChoice, RenderRequest
+from policy.request import DRAWN_SEED_LIMIT, CacheChoice, Quality, RenderRequest
 from policy.strength import executed_steps
 
 
@@ -30,6 +30,7 @@ class RenderPlan(BaseModel):
     num_frames: int | None
     fps: int | None
     cache: CacheChoice
+    quality: Quality = "lossless"  # what a plan of an older version was drawn with
     output_format: str
     image: PlannedPicture | None = None
     mask: PlannedPicture | None = None
@@ -75,6 +76,7 @@ def make_plan(request: RenderRequest, spec: ModelSpec, draw_seed: Callable[[], i
         num_frames=_or(request.num_frames, spec.frames.default) if spec.frames else None,
         fps=_or(request.fps, spec.frames.fps) if spec.frames else None,
         cache=request.cache,
+        quality=request.quality,
         output_format=request.output_format or spec.output_formats[0],
     )
 

@@ -23,6 +23,7 @@ LONGEST_TIMEOUT_S = 7 * 24 * 3600.0
 LONGEST_RUN_S = 24 * 3600.0
 
 CacheChoice = Literal["default", "off", "quality", "balanced", "fast"]
+Quality = Literal["lossless", "high"]
 Priority = Literal["low", "normal", "high"]
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT_S, allow_inf_nan=False)]
 RunSeconds = Annotated[float, Field(gt=0, le=LONGEST_RUN_S, allow_inf_nan=False)]
@@ -51,6 +52,10 @@ class RenderRequest(BaseModel):
     num_frames: int | None = Field(default=None, ge=1, description="Video only")
     fps: int | None = Field(default=None, ge=1, description="Video only")
     cache: CacheChoice = Field(default="default", description="Step reuse: the worker's, off, or a preset")
+    quality: Quality = Field(
+        default="lossless",
+        description="Kernels that may draw it: lossless (exact ones), high (less exact ones too)",
+    )
     output_format: str | None = Field(default=None, description="File format, as the model lists them")
     priority: Priority = "normal"
     queue_timeout_s: Seconds | None = Field(

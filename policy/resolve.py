@@ -12,7 +12,8 @@ from policy.given import Collected, Given, collect
 from policy.knobs import fill_knobs
 from policy.model_spec import ModelSpec, size_text
 from policy.modes import Hardware, choose_dtype, choose_placement
-from policy.options import OPTIONS
+from policy.options import OPTIONS, Option
+from policy.platforms import PLATFORMS
 from policy.resolved import Policy, Resolved, Source
 
 __all__ = ["Policy", "Resolved", "Source", "resolve"]
@@ -72,7 +73,10 @@ def _fill(given: Mapping[str, Resolved], spec: ModelSpec, hardware: Hardware) ->
     }
     options |= given
     options["performance_mode"] = _mode(options["performance_mode"], hardware)
-    options["compile"] = _compile(given, hardware, str(options["performance_mode"].value))
+    mode = str(options["performance_mode"].value)
+    options["compile"] = _opt_in("compile", given, hardware, mode)
+    options["capture"] = _opt_in("capture", given, hardware, mode)
+    options |= dict(_of_platform(given, hardware))
     options["dtype"] = _dtype(options["dtype"], spec, hardware)
     options |= _place(options, given, spec, hardware)
     options |= fill_knobs(given, len(spec.transformers))
@@ -88,14 +92,21 @@ def _mode(mode: Resolved, hardware: Hardware) -> Resolved:
     return Resolved(mode.value, mode.source, f"{mode.reason}; on a CPU it changes nothing")
 
 
-def _compile(given: Mapping[str, Resolved], hardware: Hardware, mode: str) -> Resolved:
-    """Explicit, either way, in every mode > the model's opt-in, in speed mode > off."""
-    chosen = given.get("compile")
+def _opt_in(name: str, given: Mapping[str, Resolved], hardware: Hardware, mode: str) -> Resolved:
+    """Compile or capture. Explicit, either way, in every mode > the model's opt-in, in speed mode > off."""
+    chosen = given.get(name)
+    option, platform = OPTIONS[name], PLATFORMS[hardware.platform]
     if chosen is not None and chosen.source != "model":
         return Resolved(
             chosen.value, chosen.source, f"{chosen.reason}; an explicit value counts in every mode"
         )
-    how = "opt in with --compile or RENDERQ_COMPILE=true"
+    if name == "capture" and not platform.records_graphs:
+        return Resolved(False, "default", f"not available: {platform.words} records no CUDA graphs")
+    return _of_model(option, chosen, hardware, mode)
+
+
+def _of_model(option: Option, chosen: Resolved | None, hardware: Hardware, mode: str) -> Resolved:
+    how = f"opt in with {option.flag} or {option.env}=true"
     if chosen is None:
         return Resolved(False, "default", f"off by default, also in speed mode; {how}")
     if not chosen.value:
@@ -103,10 +114,23 @@ def _compile(given: Mapping[str, Resolved], hardware: Hardware, mode: str) -> Re
     if hardware.device == "cpu":
         return Resolved(False, "default", f"the model opts in, which counts on a GPU only; {how}")
     if mode != "speed":
-        hint = "opt in with --performance-mode speed or --compile"
+        hint = f"opt in with --performance-mode speed or {option.flag}"
         return Resolved(False, "default", f"the model opts in, which counts in speed mode only; {hint}")
-    hint = "opt out with --no-compile or RENDERQ_COMPILE=false"
+    hint = f"opt out with {option.negative_flag} or {option.env}=false"
     return Resolved(True, "model", f"speed mode, and the model's file opts in; {hint}")
+
+
+def _of_platform(given: Mapping[str, Resolved], hardware: Hardware) -> Iterator[tuple[str, Resolved]]:
+    """What the platform settles, or does not have at all."""
+    platform = PLATFORMS[hardware.platform]
+    if platform.fixed_shapes and "compile_dynamic" not in given:
+        yield (
+            "compile_dynamic",
+            Resolved(False, "default", f"{platform.words} compiles each shape for itself"),
+        )
+    if hardware.device == "cpu" and "attention_backend" not in given:
+        reason = "torch's own attention; the other kernels are not available: a CPU has none of them"
+        yield "attention_backend", Resolved("auto", "default", reason)
 
 
 def _dtype(dtype: Resolved, spec: ModelSpec, hardware: Hardware) -> Resolved:
@@ -127,6 +151,8 @@ def _place(
         hardware,
         str(options["dtype"].value),
         None if offload == "auto" else str(offload),
+        quantize=str(options["quantize"].value),
+        quantize_text=bool(options["quantize_text"].value),
     )
     source: Source = "mode" if placement.derived else "default"
     settled = {name for name in _PLACEMENT if name in given and given[name].value != "auto"}

@@ -170,6 +170,8 @@ def test_a_transformer_loaded_anew_is_mounted_and_compiled(pipe: Any) -> None:
     assert acceleration.effective() == {
         "mounted": True,
         "compile_scope": "regional",
+        "attention": "auto",
+        "graphs": 0,
         "cache": [
             {
                 "steps": STEPS,

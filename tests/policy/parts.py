@@ -1,12 +1,13 @@
 """Specs, devices and short ways to resolve, for the tests of the policy layer."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from policy.catalogue import Catalogue
 from policy.errors import FieldError, InvalidOptions, InvalidRequest
 from policy.model_spec import ModelSpec
 from policy.modes import Hardware
+from policy.packages import OPTIONAL
 from policy.plan import RenderPlan, make_plan
 from policy.request import RenderRequest, parse_request
 from policy.resolve import Policy, resolve
@@ -20,8 +21,26 @@ WAN2 = CATALOGUE["wan2.2-t2v-a14b"]
 CPU = Hardware("cpu", None, 1, 16.0, 10.0, supports_bf16=True)
 
 
-def gpu(free_gb: float = 139.0, *, total_gb: float | None = None, bf16: bool = True) -> Hardware:
-    return Hardware("cuda", "Test GPU", 1, total_gb or free_gb + 1, free_gb, supports_bf16=bf16)
+def gpu(
+    free_gb: float = 139.0,
+    *,
+    count: int = 1,
+    total_gb: float | None = None,
+    bf16: bool = True,
+    capability: tuple[int, int] = (9, 0),
+    packages: Collection[str] = OPTIONAL,
+) -> Hardware:
+    """A GPU on a machine that has every optional package."""
+    return Hardware(
+        "cuda",
+        "Test GPU",
+        count,
+        total_gb or free_gb + 1,
+        free_gb,
+        supports_bf16=bf16,
+        capability=capability,
+        packages=tuple(packages),
+    )
 
 
 def with_policy(spec: ModelSpec, **policy: object) -> ModelSpec:

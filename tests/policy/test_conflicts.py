@@ -41,6 +41,7 @@ def test_cuda_graphs_refuse_moving_weights_also_when_the_mode_moves_them() -> No
 
 def test_compile_refuses_weights_that_are_moved_layer_by_layer() -> None:
     assert "weights in place" in one("compile", compile=True, offload="sequential").message
+    assert "weights in place" in one("compile", compile=True, offload="group").message
     assert not problems(FLUX, {"compile": True, "offload": "model"})
 
 
@@ -83,7 +84,7 @@ def test_what_stays_resident_is_a_component_of_the_model() -> None:
 def test_nothing_stays_resident_when_all_is_moved_layer_by_layer() -> None:
     error = one("keep_resident", keep_resident="vae", offload="sequential")
     assert "no effect with offload sequential" in error.message
-    assert problems(FLUX, {"keep_resident": "vae"}, hardware=gpu(8))["keep_resident"].nearest == "model"
+    assert problems(FLUX, {"keep_resident": "vae"}, hardware=gpu(4))["keep_resident"].nearest == "model"
 
 
 def test_the_cache_is_refused_on_a_model_that_never_has_enough_steps() -> None:

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from policy.options import CUDA_GRAPH_MODES, OPTIONS
+from policy.options import OPTIONS
+from policy.platforms import CUDA_GRAPH_MODES
 from policy.values import BadValueError, read_value, text_of
 
 
@@ -106,7 +107,7 @@ def test_names_of_flags_and_variables_follow_from_the_options_name() -> None:
     assert OPTIONS["compile"].negative_flag == "--no-compile"
 
 
-@pytest.mark.parametrize("name", ["microbatch", "cfg_parallel", "context_parallel", "quantize"])
+@pytest.mark.parametrize("name", ["microbatch", "cfg_parallel", "context_parallel"])
 def test_what_is_not_built_admits_only_what_works_and_says_so(name: str) -> None:
     option = OPTIONS[name]
     assert "only" in option.help

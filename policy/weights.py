@@ -1,0 +1,55 @@
+"""How large a model's weights are as they are loaded: in another number format, or quantised."""
+
+from policy.model_spec import ModelSpec, Residency
+
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+# A byte per weight; its scale, one per row of at least a hundred weights, is within the hundredth.
+QUANTISED_BYTES = {"int8": 1.01, "fp8": 1.01}
+# Text encoders keep their embeddings as they are: a quarter at most of those in the catalogue (Gemma 2).
+_TEXT_LINEAR_SHARE = 0.75
+_TEXT = "text_encoder"
+
+
+def text_encoders(spec: ModelSpec) -> tuple[str, ...]:
+    """Returns the components that read the prompt."""
+    return tuple(name for name in spec.residency.component_gb if name.startswith(_TEXT))
+
+
+def quantised_components(spec: ModelSpec, *, text: bool) -> tuple[str, ...]:
+    """Returns what is quantised where quantising is asked for; `text`: the text encoders too."""
+    return (*spec.transformers, *(text_encoders(spec) if text else ()))
+
+
+def loaded(spec: ModelSpec, dtype: str, quantize: str = "none", *, text: bool = False) -> Residency:
+    """Returns the model's residency with the sizes that its weights have once loaded.
+
+    Args:
+        spec: The model; its own sizes are for the checkpoint's dtype.
+        dtype: Number format of what is not quantised.
+        quantize: A value of the option `quantize`.
+        text: Whether the text encoders are quantised too.
+    """
+    own = spec.residency
+    widened = BYTES[dtype] / BYTES[spec.dtype]
+    sizes = {
+        name: size * widened * _shrunk(spec, name, dtype, quantize, text=text)
+        for name, size in own.component_gb.items()
+    }
+    saved = own.largest_gb * widened - max(sizes.values(), default=0.0)
+    streamed = own.streamed_gb
+    if streamed is not None:
+        streamed *= widened * _shrunk(spec, spec.transformers[0], dtype, quantize, text=text)
+    changes = {
+        "component_gb": sizes,
+        "streamed_gb": streamed,
+        "keep_resident_min_available_gb": own.keep_resident_min_available_gb * widened - saved,
+    }
+    return own.model_copy(update=changes)
+
+
+def _shrunk(spec: ModelSpec, name: str, dtype: str, quantize: str, *, text: bool) -> float:
+    """The part that is left of a component; only its linear layers are quantised."""
+    if quantize == "none" or name not in quantised_components(spec, text=text):
+        return 1.0
+    share = spec.residency.linear_share if name in spec.transformers else _TEXT_LINEAR_SHARE
+    return 1.0 - share * (1.0 - QUANTISED_BYTES[quantize] / BYTES[dtype])
