@@ -11,7 +11,7 @@ from api.heavy import HeavyWork
 from api.middleware import Guard, RequestLog
 from api.openapi_document import build_openapi
 from api.problems import add_handlers
-from api.routes import batch_files, batches, content, health, home, jobs, models, schedules, workers
+from api.routes import batch_files, batches, content, files, health, home, jobs, models, schedules, workers
 from api.upload import UploadPlaces
 from api.waiting import WaitingRoom
 from core.artifacts import ArtifactStore
@@ -43,7 +43,7 @@ def create_app(settings: Settings | None = None, *, any_host: bool = False) -> F
     app.state.waiting_room = WaitingRoom()
     app.state.heavy_work = HeavyWork()
     app.state.upload_places = UploadPlaces()
-    for routes in (jobs, content, batches, batch_files, schedules, models, workers, health, home):
+    for routes in (jobs, content, files, batches, batch_files, schedules, models, workers, health, home):
         app.include_router(routes.router)
     add_handlers(app)
     app.add_middleware(Guard, public_url=app.state.services.settings.public_url, any_host=any_host)

@@ -7,6 +7,7 @@ from api.bulk_requests import BatchHead, BatchOrder, check_head, check_nothing_w
 from api.bulk_schemas import BatchView
 from api.bulk_views import view_whole_batch
 from api.deps import LOCAL_CALLER, Services
+from api.inputs import look_up
 from api.serving import Serving
 from api.upload import Order, Upload
 from core import batches
@@ -56,7 +57,13 @@ def check_rows(services: Services, order: Order, errors: list[FieldError]) -> li
     """Return the jobs of ``order``; its problems are told with ``errors``, found before."""
     orders: list[JobOrder] = []
     with gather(errors):
-        orders = make_orders(order.body, services.catalogue, _draw_seed, text_cells=bool(order.text_cells))
+        orders = make_orders(
+            order.body,
+            services.catalogue,
+            _draw_seed,
+            text_cells=bool(order.text_cells),
+            pictures=look_up(services, order.body),
+        )
     check_nothing_wrong(errors)
     return orders
 

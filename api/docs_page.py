@@ -56,15 +56,19 @@ def _operation(path: str, method: str, operation: Json) -> str:
 def _body(described: Json) -> str:
     """Name the object of a JSON body, and the parts of a form."""
     content: Json = described["content"]
+    if "application/json" not in content:
+        return f"<p>Body: a form:</p>{_parts(content)}"
     name = escape(_type(content["application/json"]["schema"]))
     told = f"<p>Body: <a href='#{name}'>{name}</a></p>"
-    if "multipart/form-data" not in content:
-        return told
+    return f"{told}<p>or a form:</p>{_parts(content)}" if "multipart/form-data" in content else told
+
+
+def _parts(content: Json) -> str:
     parts = content["multipart/form-data"]["schema"]["properties"]
     rows = (
         (part, "file" if "format" in facts else "text", facts["description"]) for part, facts in parts.items()
     )
-    return told + "<p>or a form:</p>" + _table(("part", "type", "meaning"), rows)
+    return _table(("part", "type", "meaning"), rows)
 
 
 def _schema(name: str, schema: Json) -> str:

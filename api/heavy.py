@@ -16,6 +16,8 @@ class HeavyWork:
 
     rows: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(2))
     """Each may hold a table of 32 MiB and what it becomes."""
+    uploads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(2))
+    """Each may decode a picture of 110 MB."""
     pictures: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
     """Each holds a picture of 30 MB. Nobody who orders waits for one who looks at a sheet."""
 

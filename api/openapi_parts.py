@@ -42,6 +42,23 @@ def json_or_form(schema: str, parts: Mapping[str, bool], *, file_required: bool 
     }
 
 
+PICTURE_FORM = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "file": {"type": "string", "format": "binary", "description": "PNG, JPEG or WebP."}
+                },
+                "required": ["file"],
+                "additionalProperties": False,
+            }
+        }
+    },
+}
+
+
 def _part(schema: str, name: str, *, is_json: bool) -> dict[str, Any]:
     written = "as JSON" if is_json else "as text"
     return {"type": "string", "description": f"As {name} of {schema}, written {written}."}

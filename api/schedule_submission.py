@@ -1,6 +1,6 @@
 """Makes and changes schedules: the rule, the window, and every row of what each firing will order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -23,6 +23,7 @@ from core.lifecycle import Misfire
 from core.recurrence import check_recurrence
 from core.schedules import RULE
 from core.tables import Schedule
+from policy.bulk import Order as JobOrder
 from policy.errors import FieldError
 from policy.gaps import find_gaps
 
@@ -58,6 +59,7 @@ def make_schedule(services: Services, upload: Upload, base_url: str) -> Schedule
             misfire=Misfire(head.misfire),
             misfire_grace_s=head.misfire_grace_s,
             enabled=head.enabled,
+            file_ids=_files_of(orders),
         )
         view = read_schedule(session, schedule.id, base_url)
     view.warnings += find_gaps(body.get("template") or {}, orders)
@@ -149,5 +151,13 @@ def _new_content(
     body = {**_content(kept.order), **{name: change.body[name] for name in CONTENT if name in change.body}}
     text_cells = change.text_cells if "rows" in change.body else kept.order.get("text_cells", False)
     orders = check_rows(services, Order(body, text_cells, change.said), errors)
-    columns = {"order": _content(body) | {"text_cells": bool(text_cells)}, "total": len(orders)}
+    columns = {
+        "order": _content(body) | {"text_cells": bool(text_cells)},
+        "total": len(orders),
+        "file_ids": _files_of(orders),
+    }
     return columns, list(find_gaps(body.get("template") or {}, orders))
+
+
+def _files_of(orders: Sequence[JobOrder]) -> set[str]:
+    return {file_id for order in orders for file_id in order.inputs.values()}

@@ -37,6 +37,23 @@ class ArtifactView(BaseModel):
     frames: int | None = Field(description="Video only, as fps and duration_s.")
     fps: float | None
     duration_s: float | None
+    thumbnail_url: str | None = Field(description="A small WebP of a video's first frame.")
+
+
+class FileView(BaseModel):
+    """A picture that was sent."""
+
+    id: str
+    object: Literal["file"] = "file"
+    sha256: str
+    bytes: int
+    media_type: str
+    width: int = Field(description="Pixels of the picture when it stands upright.")
+    height: int
+    created_at: datetime
+    kept_until: datetime = Field(
+        description="At least until then; longer while a job or a schedule that names it needs it."
+    )
 
 
 class JobError(BaseModel):
@@ -153,6 +170,9 @@ class ModelView(BaseModel):
     frames: dict[str, Any] | None
     limits: dict[str, Any]
     output_formats: list[str]
+    inputs: dict[str, Any] | None = Field(
+        description="Whether it draws from an image, whole or inside a mask; null: from none."
+    )
     cache: dict[str, Any] = Field(description="Fewest steps that each cache preset can take.")
     ready_workers: int = Field(description="Workers that could take a job of this model now.")
 

@@ -7,6 +7,7 @@ import structlog
 
 from api.deps import LOCAL_CALLER, Services
 from api.idempotency import fingerprint
+from api.inputs import by_content, resolve
 from api.schemas import JobView
 from api.serving import Serving
 from api.views import NOT_SENT, view_job
@@ -14,7 +15,10 @@ from core import store
 from core.batches import PRIORITIES
 from core.errors import AppError
 from core.requeue import requeue as repeat
-from policy.plan import make_plan
+from policy.errors import InvalidRequest
+from policy.picture_check import check_given
+from policy.plan import given_pictures, make_plan
+from policy.references import PICTURES
 from policy.request import DRAWN_SEED_LIMIT, parse_request
 from tasks.app import publish
 
@@ -36,7 +40,11 @@ def submit(services: Services, body: dict[str, Any], key: str | None, base_url: 
     """
     request = parse_request(body, services.catalogue)
     spec = services.catalogue.get_model(request.model)
-    plan = make_plan(request, spec, _draw_seed)
+    body, pictures = resolve(services, body)
+    if errors := list(check_given(body, pictures)):
+        raise InvalidRequest(errors)
+    request = request.model_copy(update={name: body.get(name) for name in PICTURES})
+    plan = make_plan(request, spec, _draw_seed, pictures)
     with services.database.transaction() as session:
         job, replayed = store.submit(
             session,
@@ -49,7 +57,8 @@ def submit(services: Services, body: dict[str, Any], key: str | None, base_url: 
             queue_timeout_s=request.queue_timeout_s,
             run_timeout_s=request.run_timeout_s,
             max_attempts=services.settings.max_attempts,
-            idempotency=None if key is None else (key, fingerprint(body)),
+            idempotency=None if key is None else (key, fingerprint(by_content(body, pictures))),
+            inputs={name: picture.id for name, picture in given_pictures(request, pictures).items()},
         )
         view = view_job(session, job, base_url, Serving(services.heard_within_s))
     if not replayed and _send(services, view):

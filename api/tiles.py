@@ -42,7 +42,9 @@ def tile_of(job: Job, store: ArtifactStore) -> Tile:
     title += f" (1 of {count})" if count > 1 else ""
     if first.media_type.startswith("video/"):
         length = "" if first.duration_s is None else f"{first.duration_s:g} s"
-        return Tile(title, words, "video", note=length)
+        small = first.thumbnail_key
+        read = None if small is None else partial(_read, store, small)
+        return Tile(title, words, "video", read=read, note=length)
     return Tile(title, words, job.state.value, read=partial(_read, store, first.key))
 
 

@@ -120,6 +120,26 @@ async def receive_order(
             await form.close()
 
 
+@asynccontextmanager
+async def receive_picture(request: Request, places: UploadPlaces) -> AsyncGenerator[bytes, None]:
+    """Wait for a form with nothing but a file in it, and yield the bytes of the file.
+
+    Raises:
+        Refused: As ``receive_order``.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "multipart/form-data":
+        detail = "send the picture as the part 'file' of a form, with Content-Type: multipart/form-data"
+        raise Refused("unsupported_media_type", detail)
+    with places.watch() as grown:
+        form = await _receive_form(request, grown)
+        try:
+            _, file = _check_parts(form, {}, file_required=True, kind="a picture")
+            yield b"" if file is None else await file.read()
+        finally:
+            await form.close()
+
+
 async def _chunks(request: Request, grown: Callable[[int], None]) -> AsyncGenerator[bytes, None]:
     size = 0
     async for chunk in receive_chunks(request, UPLOAD_LIMIT_BYTES, UPLOAD_TIMEOUT_S):
@@ -190,7 +210,7 @@ def _boundary(request: Request) -> str:
 
 
 def _check_parts(
-    form: FormData, parts: Parts, *, file_required: bool
+    form: FormData, parts: Parts, *, file_required: bool, kind: str = "a CSV or JSONL file"
 ) -> tuple[dict[str, bytes], UploadFile | None]:
     """Return the texts by name, and the file; all that is wrong with the parts is told at once."""
     errors: list[FieldError] = []
@@ -207,7 +227,7 @@ def _check_parts(
         else:
             texts[name] = value.encode("latin-1")
     if file_required and not files and not any(error.field == FILE for error in errors):
-        errors.append(FieldError(FILE, "the form has no part 'file' with a CSV or JSONL file"))
+        errors.append(FieldError(FILE, f"the form has no part 'file' with {kind}"))
     if errors:
         raise Refused("invalid_request", tell(errors), errors=errors)
     return texts, files[0] if files else None

@@ -1,6 +1,6 @@
 """Rows as the bodies that callers read."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from sqlalchemy.orm import Session
@@ -10,6 +10,7 @@ from api.schemas import (
     ArtifactView,
     AttemptError,
     AttemptView,
+    FileView,
     JobError,
     JobUrls,
     JobView,
@@ -20,6 +21,7 @@ from api.schemas import (
 )
 from api.serving import Serving
 from core.batches import LOST_ROWS, PRIORITIES
+from core.file_tables import File
 from core.lifecycle import JobState
 from core.queries import find_successor
 from core.store import queue_position
@@ -104,6 +106,20 @@ def view_worker(worker: Worker) -> WorkerView:
     return WorkerView.model_validate(worker, from_attributes=True)
 
 
+def view_file(file: File, life_s: float) -> FileView:
+    """Return a file that was sent; it is kept for ``life_s`` seconds."""
+    return FileView(
+        id=file.id,
+        sha256=file.sha256,
+        bytes=file.bytes,
+        media_type=file.media_type,
+        width=file.width,
+        height=file.height,
+        created_at=file.created_at,
+        kept_until=file.sent_at + timedelta(seconds=life_s),
+    )
+
+
 def _urls(url: str) -> JobUrls:
     parts = ("attempts", "cancel", "content", "requeue")
     return JobUrls(self=url, **{part: f"{url}/{part}" for part in parts})
@@ -130,6 +146,7 @@ def _view_artifact(artifact: Artifact, job_url: str) -> ArtifactView:
         frames=artifact.frames,
         fps=artifact.fps,
         duration_s=artifact.duration_s,
+        thumbnail_url=f"{url}&variant=thumbnail" if artifact.thumbnail_key else None,
     )
 
 

@@ -53,8 +53,15 @@ class NoopEngine:
             self._report(step)
         return steps
 
-    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool) -> Rendering:
-        del safer
+    def render(
+        self,
+        plan: RenderPlan,
+        on_step: Callable[[int, int], bool],
+        *,
+        safer: bool,
+        inputs: object = None,
+    ) -> Rendering:
+        del safer, inputs
         time.sleep(self._pace_s)
         on_step(plan.num_inference_steps, plan.num_inference_steps)
         return self.blank(plan)

@@ -21,13 +21,20 @@ STEP_S = 0.05
 class SlowEngine(NoopEngine):
     """Takes the seconds that the prompt is."""
 
-    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool) -> Rendering:
+    def render(
+        self,
+        plan: RenderPlan,
+        on_step: Callable[[int, int], bool],
+        *,
+        safer: bool,
+        inputs: object = None,
+    ) -> Rendering:
         steps = max(1, round(float(plan.prompt) / STEP_S))
         for step in range(1, steps):
             time.sleep(STEP_S)
             if not on_step(step, steps):
                 raise Stopped(step)
-        return super().render(plan, on_step, safer=safer)
+        return super().render(plan, on_step, safer=safer, inputs=inputs)
 
 
 def main() -> int:

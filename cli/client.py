@@ -25,6 +25,7 @@ TRY_S = 3.0
 PATIENCE_S = 60.0
 """How long a command that already has a job waits for the server to come back."""
 LONGEST_REST_S = 30.0
+SEND_S = 180.0
 POLL_S = 0.5
 LISTS = {
     "/v1/jobs/": "renderq list",
@@ -79,6 +80,11 @@ class Client:
 
     def workers(self) -> list[dict[str, Any]]:
         return list(self.ask("GET", "/v1/workers")["data"])
+
+    def send_picture(self, data: bytes) -> str:
+        """Keep a picture on the server and return its id; sent again it is the same one."""
+        form = {"file": ("picture", data, "application/octet-stream")}
+        return str(self.ask("POST", "/v1/files", files=form, timeout=SEND_S)["id"])
 
     def content(self, job_id: str, index: int) -> bytes:
         """The bytes of one picture."""

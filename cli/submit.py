@@ -1,5 +1,6 @@
 """`renderq submit`: order pictures from the server at RENDERQ_URL and save them."""
 
+import re
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from cli.client import Client, Job
 
+REFERENCE = re.compile(r"(job|sha256):|[0-9a-f]{8}-[0-9a-f]{4}-")
+"""How a picture is named that the server has already."""
 IMAGE, VIDEO, ORDER, ANSWER = "Picture", "Video", "Order", "Result"
 
 
@@ -46,6 +49,16 @@ def submit(
         str | None, _field("--quality", "Kernels that may draw it: lossless, or high for faster ones.", IMAGE)
     ] = None,
     output_format: Annotated[str | None, _field("--output-format", "png, jpeg, webp or mp4.", IMAGE)] = None,
+    image: Annotated[
+        str | None,
+        _field("--image", "Picture to start from: a file, or job:ID/INDEX of an earlier result.", IMAGE),
+    ] = None,
+    mask: Annotated[
+        str | None, _field("--mask", "As --image, of its size: white is drawn anew, black kept.", IMAGE)
+    ] = None,
+    strength: Annotated[
+        float | None, _field("--strength", "Way from the image, up to 1, which keeps none of it.", IMAGE)
+    ] = None,
     num_frames: Annotated[int | None, _field("--num-frames", "Frames of a video.", VIDEO)] = None,
     fps: Annotated[int | None, _field("--fps", "Frames per second of a video.", VIDEO)] = None,
     priority: Annotated[str | None, _field("--priority", "low, normal or high.", ORDER)] = None,
@@ -92,6 +105,7 @@ def submit(
     client = connect()
     request = {name: fields[name] for name in REQUEST_FIELDS if fields[name] is not None}
     request["model"] = model or served_model(client)
+    request |= sent_pictures(client, {"image": image, "mask": mask})
     if metadata:
         request["metadata"] = dict(_pair(text) for text in metadata)
     job = client.submit(request, idempotency_key or str(uuid.uuid4()))
@@ -115,12 +129,31 @@ REQUEST_FIELDS = (
     "cache",
     "quality",
     "output_format",
+    "strength",
     "num_frames",
     "fps",
     "priority",
     "queue_timeout_s",
     "run_timeout_s",
 )
+
+
+def sent_pictures(client: "Client", given: "Mapping[str, str | None]") -> dict[str, str]:
+    """What names these pictures in a request: files of this machine are sent first."""
+    read = {name: _read_picture(name, text) for name, text in given.items() if text is not None}
+    return {
+        name: client.send_picture(found) if isinstance(found, bytes) else found
+        for name, found in read.items()
+    }
+
+
+def _read_picture(name: str, text: str) -> "bytes | str":
+    if not Path(text).is_file() and REFERENCE.match(text):
+        return text
+    try:
+        return Path(text).read_bytes()
+    except OSError as error:
+        raise CliError(f"--{name} {printable(text)} cannot be read: {error.strerror}") from error
 
 
 def served_model(client: "Client") -> str:

@@ -48,6 +48,9 @@ class NewArtifact:
     frames: int | None = None
     fps: float | None = None
     duration_s: float | None = None
+    thumbnail_key: str | None = None
+    thumbnail_bytes: int | None = None
+    thumbnail_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +61,9 @@ class KeyParts:
     attempt: int
 
 
-def artifact_key(job_id: str, attempt: int, index: int, extension: str) -> str:
+def artifact_key(job_id: str, attempt: int, name: int | str, extension: str) -> str:
     """Return the key of one file of one attempt, ``extension`` without its dot."""
-    return f"jobs/{job_id}/{attempt}/{index}.{extension}"
+    return f"jobs/{job_id}/{attempt}/{name}.{extension}"
 
 
 def parse_key(key: str) -> KeyParts | None:

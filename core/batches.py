@@ -96,6 +96,7 @@ def _rows(
             "priority": PRIORITIES[order.request.priority if "priority" in order.body else "low"],
             "request": dict(order.body),
             "plan": order.plan.model_dump(mode="json"),
+            "inputs": order.inputs,
             "metadata_": dict(order.request.metadata),
             "max_attempts": max_attempts,
             "run_timeout_s": order.request.run_timeout_s,

@@ -6,8 +6,10 @@
     ├── NotFound
     ├── Conflict
     │   ├── AlreadyFinished
+    │   ├── FileInUse
     │   └── NotReady
     ├── Gone
+    │   └── InputGone
     ├── IdempotencyMismatch
     ├── DatabaseNotUpgraded
     └── Unavailable
@@ -76,11 +78,23 @@ class NotReady(Conflict):
     code = "not_ready"
 
 
+class FileInUse(Conflict):
+    """The file is needed by a job or a schedule."""
+
+    code = "file_in_use"
+
+
 class Gone(AppError):
     """The file is no longer kept."""
 
     code = "gone"
     status = 410
+
+
+class InputGone(Gone):
+    """A picture that the job draws from is no longer kept; upload it again and order anew."""
+
+    code = "input_gone"
 
 
 class IdempotencyMismatch(AppError):

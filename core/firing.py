@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from core.batches import create_batch
 from core.clock import now
 from core.db import Database
+from core.files import find_pictures
 from core.ids import new_id
 from core.lifecycle import FiringKind, FiringOutcome, Misfire
 from core.recurrence import Recurrence
@@ -28,6 +29,7 @@ from core.tables import Firing, Schedule
 from policy.bulk import Order, make_orders
 from policy.catalogue import Catalogue
 from policy.errors import InvalidRequest
+from policy.references import references_in
 from policy.request import DRAWN_SEED_LIMIT
 
 MOST_COUNTED = 50_000
@@ -114,7 +116,7 @@ def fire_due(
         slot = find_slot(schedule, at or session.scalars(select(now())).one())
     if slot is None:
         return None
-    orders, error = (None, None) if slot.skipped else _orders(schedule, catalogue)
+    orders, error = (None, None) if slot.skipped else _orders(database, schedule, catalogue)
     with database.transaction() as session:
         if not _take(session, schedule, slot):
             return None
@@ -129,7 +131,7 @@ def fire_now(
     with database.reading() as session:
         schedule = get_schedule(session, schedule_id, caller, with_order=True)
         at = session.scalars(select(now())).one()
-    orders, error = _orders(schedule, catalogue)
+    orders, error = _orders(database, schedule, catalogue)
     with database.transaction() as session:
         get_schedule(session, schedule_id, caller, kept=True)  # it may have been removed meanwhile
         result = _Outcome(FiringKind.MANUAL, FiringOutcome.SKIPPED, at)
@@ -143,12 +145,16 @@ def window_of(schedule: Schedule) -> dict[str, Any] | None:
     return {"timezone": schedule.timezone, **schedule.window}
 
 
-def _orders(schedule: Schedule, catalogue: Catalogue) -> tuple[list[Order] | None, str | None]:
+def _orders(
+    database: Database, schedule: Schedule, catalogue: Catalogue
+) -> tuple[list[Order] | None, str | None]:
     """Check the order against the catalogue of today; seeds that it leaves open are drawn for each firing."""
     order = schedule.order
     try:
         text_cells = bool(order.get("text_cells"))
-        return make_orders(order, catalogue, _draw_seed, text_cells=text_cells), None
+        with database.reading() as session:
+            pictures = find_pictures(session, schedule.caller, references_in(order))
+        return make_orders(order, catalogue, _draw_seed, text_cells=text_cells, pictures=pictures), None
     except InvalidRequest as refused:
         told = [error.message for error in refused.errors[:SHOWN_ERRORS]]
         more = len(refused.errors) - len(told)

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, insert, select, update
 from sqlalchemy.orm import Session
 
-from core import events
+from core import events, files
 from core.clock import now
 from core.errors import NotFound
 from core.ids import new_id
@@ -104,12 +104,18 @@ def move(
     return update_job(session, stands, state=arrow.target, **(_fields_of(arrow.target) | values))
 
 
-def make_job(session: Session, **columns: Any) -> Job:  # noqa: ANN401 - the columns of a row
-    """Insert one queued job with its event."""
+def make_job(session: Session, inputs: Mapping[str, str], **columns: Any) -> Job:  # noqa: ANN401 - columns
+    """Insert one queued job with its event; ``inputs`` are ids of the files that it draws from, by field.
+
+    One that repeats another draws from the files of that one.
+    """
     job = Job(id=new_id(), state=JobState.QUEUED, artifacts=[], **columns)
     session.add(job)
     session.flush()
     session.refresh(job, ["queue_deadline_at"])  # the database computed it
+    files.link_jobs(session, {job.id: inputs})
+    if job.requeued_from is not None:
+        files.repeat_links(session, [job.id])
     events.append(session, job.id, MOVES["submit"].event, {"model": job.model, "priority": job.priority})
     return job
 
@@ -117,7 +123,8 @@ def make_job(session: Session, **columns: Any) -> Job:  # noqa: ANN401 - the col
 def make_held_jobs(session: Session, rows: Iterable[Mapping[str, Any]]) -> None:
     """Insert many queued jobs of a batch, held until the batch releases them; ids rise with the rows.
 
-    ``rows`` are read a few at a time: a plan is larger than the line it was made of.
+    ``rows`` are read a few at a time: a plan is larger than the line it was made of. ``inputs`` in a row are
+    the ids of the files that it draws from, by field.
     """
     following = iter(rows)
     while some := list(islice(following, CHUNK)):
@@ -136,8 +143,11 @@ def _insert_held(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
         }
         for job in made
     ]
+    inputs = {job["id"]: job.pop("inputs", {}) for job in made}
     session.execute(insert(Job), made)
     session.execute(insert(Event), told)
+    files.link_jobs(session, inputs)
+    files.repeat_links(session, [job["id"] for job in made if job.get("requeued_from")])
 
 
 def release(session: Session, ids: Sequence[str]) -> Sequence[Job]:

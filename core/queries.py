@@ -175,6 +175,7 @@ def orphaned_keys(session: Session, keys: Sequence[str]) -> list[str]:
     owners = {key: parts for key in keys if (parts := parse_key(key)) is not None}
     job_ids = {parts.job_id for parts in owners.values()}
     kept = set(session.scalars(select(Artifact.key).where(Artifact.key.in_(owners))))
+    kept |= set(session.scalars(select(Artifact.thumbnail_key).where(Artifact.job_id.in_(job_ids))))
     jobs = session.execute(select(Job.id, Job.attempt, Job.state).where(Job.id.in_(job_ids)))
     # The number of the latest attempt that is over.
     over = {row.id: row.attempt - (row.state == JobState.IN_PROGRESS) for row in jobs}

@@ -9,9 +9,11 @@ from sqlalchemy.orm import Session
 
 from core import batches, moves
 from core.clock import now
-from core.errors import Conflict
+from core.errors import Conflict, InputGone
+from core.files import job_files
 from core.queries import find_successor, get_job
 from core.tables import Job
+from policy.references import PICTURES
 
 
 def requeue(session: Session, job_id: str, caller: str | None = None) -> tuple[Job, bool]:
@@ -23,6 +25,7 @@ def requeue(session: Session, job_id: str, caller: str | None = None) -> tuple[J
     Raises:
         NotFound: There is no such job, or it is another caller's.
         Conflict: It did not fail or expire, or its batch was cancelled.
+        InputGone: A single job draws from a picture that is no longer kept.
     """
     batch_id = get_job(session, job_id, caller).batch_id
     # First the batch, then its job: the order in which everybody takes these locks.
@@ -35,9 +38,17 @@ def requeue(session: Session, job_id: str, caller: str | None = None) -> tuple[J
     if job.superseded:
         raise Conflict(f"The row of the job {job_id} was ordered again already; see its batch {batch_id}.")
     if batch is None:
-        made = moves.make_job(session, **batches.same_order(job, session.scalars(select(now())).one()))
+        made = moves.make_job(session, {}, **batches.same_order(job, session.scalars(select(now())).one()))
+        _check_inputs(session, made)
         return made, False
     batches.check_repeatable(batch)
     moves.supersede_job(session, job_id)
     batches.repeat(session, batch, [job])
     return get_job(session, str(find_successor(session, job_id)), caller), False
+
+
+def _check_inputs(session: Session, job: Job) -> None:
+    """Refuse, with InputGone, to order what can only fail: a picture that it draws from is not kept."""
+    kept = job_files(session, job.id)
+    if any(job.plan.get(field) and field not in kept for field in PICTURES):
+        raise InputGone

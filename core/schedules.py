@@ -4,7 +4,7 @@
 creates the batch. Functions take a session first and never commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, undefer
 
 from core.clock import now
 from core.errors import Conflict, NotFound
+from core.files import link_schedule
 from core.ids import new_id
 from core.lifecycle import FiringKind, Misfire
 from core.pages import Page, read_page
@@ -48,6 +49,7 @@ def create_schedule(
     misfire: Misfire = Misfire.ONCE,
     misfire_grace_s: int = GRACE_S,
     enabled: bool = True,
+    file_ids: Collection[str] = (),
 ) -> Schedule:
     """Insert a schedule that was checked.
 
@@ -62,6 +64,7 @@ def create_schedule(
         misfire: What becomes of missed slots.
         misfire_grace_s: A slot found later than this is missed.
         enabled: Whether it fires by itself.
+        file_ids: The files that its order names; they are kept as long as it is.
     """
     schedule = Schedule(
         id=new_id(),
@@ -77,6 +80,7 @@ def create_schedule(
     )
     session.add(schedule)
     session.flush()
+    link_schedule(session, schedule.id, file_ids)
     schedule.next_at = _first(session, schedule) if enabled else None
     session.flush()
     return get_schedule(session, schedule.id)
@@ -119,9 +123,12 @@ def update_schedule(
     caller: str | None = None,
     *,
     expected_version: int | None = None,
+    file_ids: Collection[str] | None = None,
     **changes: object,
 ) -> Schedule:
     """Write checked columns; a change of the rule starts anew from now, slots missed before are forgotten.
+
+    ``file_ids``: those that its order names, when that changes.
 
     Raises:
         Conflict: It would be enabled although it can never come due any more; or it is not at
@@ -132,6 +139,8 @@ def update_schedule(
         raise NotFound(f"There is no schedule {schedule_id}.")
     if expected_version not in (None, locked.version):
         raise Conflict(f"The schedule {schedule_id} was changed by another call meanwhile.")
+    if file_ids is not None:
+        link_schedule(session, schedule_id, file_ids)
     before = _when(locked)
     for column, value in changes.items():
         setattr(locked, column, value)

@@ -67,6 +67,8 @@ class Settings(BaseSettings):
     heartbeat_s: float = Field(5.0, gt=0, le=DAY_S)
     upkeep_interval_s: float = Field(5.0, gt=0, le=DAY_S)
     max_attempts: int = Field(3, ge=1, le=100)
+    file_life_s: float = Field(7 * DAY_S, ge=3600.0, le=366 * DAY_S)
+    """How long a picture that was sent is kept after it was last sent or last named by a new job."""
     flower_basic_auth: SecretStr | None = None
     """``user:password`` that Flower asks for; without it Flower answers on loopback only."""
     log_format: Literal["auto", "console", "json"] = "auto"

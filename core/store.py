@@ -97,6 +97,7 @@ def submit(
     run_timeout_s: float | None = None,
     max_attempts: int = 3,
     idempotency: tuple[str, str] | None = None,
+    inputs: Mapping[str, str] | None = None,
 ) -> tuple[Job, bool]:
     """Insert a queued job, and with it the record of its idempotency key.
 
@@ -112,6 +113,7 @@ def submit(
         run_timeout_s: Longest time of one attempt.
         max_attempts: Counted attempts before the job is parked.
         idempotency: Key and fingerprint of the request. The same pair again gives the first job.
+        inputs: Ids of the files that it draws from, by field of the request.
 
     Returns:
         The job, and whether it is an earlier one.
@@ -134,7 +136,7 @@ def submit(
     }
     try:
         with session.begin_nested():
-            job = moves.make_job(session, **columns)
+            job = moves.make_job(session, inputs or {}, **columns)
             keep_key(session, caller, idempotency, job_id=job.id)
     except IntegrityError:
         # Somebody else inserted this key between our look and our insert; the insert waited for its commit.

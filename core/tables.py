@@ -21,6 +21,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from core.bulk_tables import Batch, Firing, Schedule
 from core.clock import now
+from core.file_tables import File, JobInput, ScheduleFile
 from core.lifecycle import TERMINAL, JobState, Outcome, WorkerState
 from core.orm import ID, Base, Json, words
 
@@ -30,11 +31,14 @@ __all__ = [
     "Base",
     "Batch",
     "Event",
+    "File",
     "Firing",
     "IdempotencyKey",
     "Job",
+    "JobInput",
     "Json",
     "Schedule",
+    "ScheduleFile",
     "Worker",
 ]
 
@@ -228,6 +232,10 @@ class Artifact(Base):
     frames: Mapped[int | None]
     fps: Mapped[float | None]
     duration_s: Mapped[float | None]
+    thumbnail_key: Mapped[str | None] = mapped_column(String(300))
+    """Where the artifact store keeps a small picture of a video's first frame."""
+    thumbnail_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    thumbnail_sha256: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[datetime] = mapped_column(default=now())
 
     __table_args__ = (

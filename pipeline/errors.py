@@ -77,6 +77,18 @@ class Unsupported(PipelineError):
     code = "unsupported"
 
 
+class InputGone(PipelineError):
+    """A picture that the job draws from is not kept any more."""
+
+    code = "input_gone"
+
+
+class InputDamaged(PipelineError):
+    """A picture that the job draws from is not the one that was planned."""
+
+    code = "input_damaged"
+
+
 class PlanNotSupported(PipelineError):
     """The plan was made for another model or revision, or by a version that knows more than this one."""
 

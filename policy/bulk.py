@@ -8,7 +8,7 @@ Every problem of every row is reported at once; one that lies in the template is
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,9 @@ from policy.cells import with_nearest
 from policy.errors import FieldError, InvalidRequest
 from policy.expansion import FIELDS, MAX_ROWS, Expansion, Row, read_expansion
 from policy.frame import Frame, read_frame
-from policy.plan import RenderPlan, make_plan
+from policy.picture_check import check_given
+from policy.pictures import Given
+from policy.plan import NO_PICTURES, RenderPlan, given_pictures, make_plan
 from policy.request import RenderRequest, parse_request
 from policy.request_shape import MOST_ERRORS
 from policy.wording import closest, quote, show
@@ -36,6 +38,7 @@ class Order:
         body: The filled request, as a caller would have sent it for a single job.
         request: The same, parsed.
         plan: The same with every gap filled.
+        inputs: Ids of the files that it draws from, by field.
     """
 
     row: int
@@ -43,10 +46,16 @@ class Order:
     body: dict[str, Any]
     request: RenderRequest
     plan: RenderPlan
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_orders(
-    body: Mapping[str, Any], catalogue: Catalogue, draw_seed: Callable[[], int], *, text_cells: bool = False
+    body: Mapping[str, Any],
+    catalogue: Catalogue,
+    draw_seed: Callable[[], int],
+    *,
+    text_cells: bool = False,
+    pictures: Given = NO_PICTURES,
 ) -> list[Order]:
     """Makes an order of each row of `body`, or refuses them all.
 
@@ -55,6 +64,7 @@ def make_orders(
         catalogue: The models that are offered.
         draw_seed: As for `make_plan`; called once for each row that names no seed.
         text_cells: The rows come from a table file in which every cell is text.
+        pictures: The files that `references_in` finds in `body`, as far as they are there.
 
     Raises:
         InvalidRequest: With the problems of all rows.
@@ -66,7 +76,7 @@ def make_orders(
         blame.add_general(error)
     orders = []
     for row in expansion:
-        order = _make_order(row, frame, catalogue, draw_seed, blame, text_cells=text_cells)
+        order = _make_order(row, frame, catalogue, draw_seed, blame, pictures, text_cells=text_cells)
         orders += [] if order is None else [order]
         if blame.full:
             blame.add_general(_unread(row))
@@ -82,6 +92,7 @@ def _make_order(
     catalogue: Catalogue,
     draw_seed: Callable[[], int],
     blame: Blame,
+    pictures: Given,
     *,
     text_cells: bool,
 ) -> Order | None:
@@ -89,14 +100,16 @@ def _make_order(
     request = None
     try:
         request = parse_request(body, catalogue)
+        errors += check_given(body, pictures)
     except InvalidRequest as refusal:
         errors += refusal.errors
     for error in errors:
         blame.add(row, with_nearest(error, row.given) if text_cells else error)
     if blame or request is None:
         return None
-    plan = make_plan(request, catalogue[request.model], draw_seed)
-    return Order(row.number, row.fields, body, request, plan)
+    plan = make_plan(request, catalogue[request.model], draw_seed, pictures)
+    inputs = {name: picture.id for name, picture in given_pictures(request, pictures).items()}
+    return Order(row.number, row.fields, body, request, plan, inputs)
 
 
 def _unread(row: Row) -> FieldError:

@@ -5,6 +5,8 @@ two opposite sides is cut off, the same at both.
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,6 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from policy.model_spec import Size, SizeLimits
 
 Box = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPicture:
+    """A file that a request names: its id, the SHA-256 of its bytes, its upright size in pixels."""
+
+    id: str
+    sha256: str
+    size: Size
+
+
+Given = Mapping[str, GivenPicture]
+"""The files that are known, by the text that names them in a request."""
 
 
 class PlannedPicture(BaseModel):

@@ -1,14 +1,18 @@
 """RenderPlan: a request with every gap filled; enough to repeat the work."""
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from policy.model_spec import ModelSpec
-from policy.pictures import PlannedPicture
+from policy.model_spec import ModelSpec, Size
+from policy.pictures import Given, GivenPicture, PlannedPicture, size_like
+from policy.references import PICTURES
 from policy.request import DRAWN_SEED_LIMIT, CacheChoice, Quality, RenderRequest
 from policy.strength import executed_steps
+
+NO_PICTURES: Given = MappingProxyType({})
 
 
 class RenderPlan(BaseModel):
@@ -47,13 +51,16 @@ class RenderPlan(BaseModel):
         return tuple(range(self.seed, self.seed + self.n))
 
 
-def make_plan(request: RenderRequest, spec: ModelSpec, draw_seed: Callable[[], int]) -> RenderPlan:
-    """Fills every gap of a request that `parse_request` accepted for this spec.
+def make_plan(
+    request: RenderRequest, spec: ModelSpec, draw_seed: Callable[[], int], pictures: Given = NO_PICTURES
+) -> RenderPlan:
+    """Fills every gap of a request that `parse_request` accepted for this spec, and `check_given` after it.
 
     Args:
         request: The request.
         spec: The spec of its model.
         draw_seed: Returns a random integer, not negative; used when the request names no seed.
+        pictures: The files that the request names.
 
     Returns:
         The plan; the seed of its last image is below 2^53, so that every JSON reader keeps it exact, and
@@ -61,14 +68,16 @@ def make_plan(request: RenderRequest, spec: ModelSpec, draw_seed: Callable[[], i
     """
     n = _or(request.n, 1)
     guidance_scale = _guidance_scale(request, spec)
+    given = given_pictures(request, pictures)
+    size = _size(request, spec, given.get("image"))
     return RenderPlan(
         model=spec.id,
         revision=spec.revision,
         kind=spec.kind,
         prompt=request.prompt,
         negative_prompt=_negative_prompt(request, spec, guidance_scale),
-        width=_or(request.width, spec.size.default[0]),
-        height=_or(request.height, spec.size.default[1]),
+        width=size[0],
+        height=size[1],
         num_inference_steps=_or(request.num_inference_steps, spec.steps.default),
         guidance_scale=guidance_scale,
         seed=request.seed if request.seed is not None else draw_seed() % (DRAWN_SEED_LIMIT - n),
@@ -78,7 +87,27 @@ def make_plan(request: RenderRequest, spec: ModelSpec, draw_seed: Callable[[], i
         cache=request.cache,
         quality=request.quality,
         output_format=request.output_format or spec.output_formats[0],
+        strength=_strength(request, spec),
+        **{name: PlannedPicture.cut(picture.sha256, picture.size, size) for name, picture in given.items()},
     )
+
+
+def given_pictures(request: RenderRequest, pictures: Given) -> dict[str, GivenPicture]:
+    """Returns the files that the request names, by field."""
+    named = {name: getattr(request, name) for name in PICTURES}
+    return {name: pictures[text.strip()] for name, text in named.items() if text is not None}
+
+
+def _size(request: RenderRequest, spec: ModelSpec, image: GivenPicture | None) -> Size:
+    if image is not None and request.width is None:
+        return size_like(image.size, spec.size)
+    return (_or(request.width, spec.size.default[0]), _or(request.height, spec.size.default[1]))
+
+
+def _strength(request: RenderRequest, spec: ModelSpec) -> float | None:
+    if request.image is None or spec.inputs is None:
+        return None
+    return spec.inputs.strength if request.strength is None else request.strength
 
 
 def _or(value: int | None, default: int) -> int:

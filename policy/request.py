@@ -57,6 +57,20 @@ class RenderRequest(BaseModel):
         description="Kernels that may draw it: lossless (exact ones), high (less exact ones too)",
     )
     output_format: str | None = Field(default=None, description="File format, as the model lists them")
+    image: str | None = Field(
+        default=None,
+        description="Picture to start from: a file's id, sha256:DIGEST, job:ID/INDEX, or a data: URL",
+    )
+    mask: str | None = Field(
+        default=None, description="As image, of the same size: white is drawn anew, black is kept"
+    )
+    strength: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Way from the image: 1 keeps none of it",
+    )
     priority: Priority = "normal"
     queue_timeout_s: Seconds | None = Field(
         default=None, description="The job expires if it has not started by then"

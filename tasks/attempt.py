@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -21,7 +21,7 @@ from core.log import get_logger
 from pipeline.errors import OutOfMemory, PipelineError, PlanNotSupported, Stopped
 from policy.plan import RenderPlan
 from policy.retry import DEVICE_LOST, classify
-from tasks import provenance
+from tasks import inputs, provenance
 from tasks.child import local_source
 from tasks.feeder import feed_batch
 from tasks.outbox import send
@@ -107,7 +107,7 @@ def _work(me: Child, job: Job, progress: Progress) -> str:
     except DATABASE_ERRORS:
         raise
     except Unavailable as error:
-        return _fail(me, job, error.code, "The artifact store did not take the files.", error, retryable=True)
+        return _fail(me, job, error.code, "The artifact store did not answer.", error, retryable=True)
     except SystemExit:
         # The parent ends this process; the work is lost, the job is not.
         _hand_back(me, job)
@@ -123,7 +123,8 @@ def _render_and_complete(me: Child, job: Job, progress: Progress) -> str:
     safer = job.attempt > 1 and _wants_safer(me, job)
     if safer:
         plan = plan.model_copy(update={"cache": "off"})  # the file tells of what was done
-    rendering = me.engine.render(plan, on_step=progress.on_step, safer=safer)
+    given = inputs.load(me, job, plan)
+    rendering = me.engine.render(plan, on_step=progress.on_step, safer=safer, inputs=given)
     rendered = time.monotonic()
     files = [_keep(me, job, plan, rendering, picture) for picture in rendering.pictures]
     kept = time.monotonic()
@@ -209,6 +210,7 @@ def _keep(me: Child, job: Job, plan: RenderPlan, rendering: Rendering, picture: 
     key = artifact_key(job.id, job.attempt, picture.index, extension)
     patiently(me.artifacts.put)(key, content)
     frames = None if picture.frames is None else len(picture.frames)
+    small = {} if frames is None else _keep_thumbnail(me, job, picture, told)
     return NewArtifact(
         index=picture.index,
         key=key,
@@ -221,7 +223,21 @@ def _keep(me: Child, job: Job, plan: RenderPlan, rendering: Rendering, picture: 
         frames=frames,
         fps=plan.fps if frames else None,
         duration_s=frames / plan.fps if frames and plan.fps else None,
+        **small,
     )
+
+
+def _keep_thumbnail(me: Child, job: Job, video: Picture, told: dict[str, object]) -> dict[str, Any]:
+    from pipeline import encode, thumbnail
+
+    content = encode.encode(thumbnail.thumbnail(video), thumbnail.FORMAT, told)
+    key = artifact_key(job.id, job.attempt, f"{video.index}-thumbnail", thumbnail.FORMAT)
+    patiently(me.artifacts.put)(key, content)
+    return {
+        "thumbnail_key": key,
+        "thumbnail_bytes": len(content),
+        "thumbnail_sha256": hashlib.sha256(content).hexdigest(),
+    }
 
 
 def _stop(me: Child, job: Job, progress: Progress, step: int) -> str:

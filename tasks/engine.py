@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pipeline.inputs import Inputs
     from pipeline.rendering import PreparationStep, Rendering
     from policy.model_spec import ModelSpec
     from policy.plan import RenderPlan
@@ -32,7 +33,14 @@ class Engine(Protocol):
 
     def prepare(self) -> list[PreparationStep]: ...
 
-    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool) -> Rendering: ...
+    def render(
+        self,
+        plan: RenderPlan,
+        on_step: Callable[[int, int], bool],
+        *,
+        safer: bool,
+        inputs: Inputs | None,
+    ) -> Rendering: ...
 
 
 class EngineFactory(Protocol):

@@ -72,11 +72,16 @@ def _versions() -> dict[str, str]:
 
 
 def _request(request: Mapping[str, Any], plan: RenderPlan) -> dict[str, object]:
-    """The request without gaps that would be filled at random: sending it again gives the same picture."""
+    """The request without gaps that would be filled at random: sending it again gives the same picture.
+
+    Pictures that it draws from are named by their content, however the caller named them.
+    """
     kept = {
         name: value for name, value in request.items() if name not in NOT_ABOUT_PIXELS and value is not None
     }
-    return kept | {"seed": plan.seed}
+    drawn_from = {"image": plan.image, "mask": plan.mask}
+    by_content = {name: f"sha256:{file.sha256}" for name, file in drawn_from.items() if file is not None}
+    return kept | by_content | {"seed": plan.seed}
 
 
 def _options(policy: Policy) -> dict[str, object]:

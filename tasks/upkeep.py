@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from core import store, workers
+from core import files, store, workers
 from core.artifacts import ArtifactStore
 from core.db import Database
 from core.errors import AppError, DatabaseUnavailable
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
+    from core.file_tables import File
     from core.settings import Settings
 
 #: The process that queued a job sends it within this time.
@@ -209,6 +210,7 @@ def tidy_when_due(upkeep: Upkeep) -> None:
         forget_old_keys(upkeep)
         forget_old_workers(upkeep)
         sweep_orphans(upkeep)
+        give_up_old_files(upkeep)
 
 
 def forget_old_keys(upkeep: Upkeep) -> int:
@@ -240,6 +242,30 @@ def sweep_orphans(upkeep: Upkeep) -> int:
     if removed:
         _log.info("artifacts.orphans_removed", count=removed)
     return removed
+
+
+def give_up_old_files(upkeep: Upkeep) -> int:
+    """Delete the pictures that were sent long ago and that nobody needs.
+
+    Their bytes go before their rows, so that a round which is cut short is finished by the next one.
+    """
+    removed = 0
+    while some := _given_up(upkeep):
+        for file in some:
+            upkeep.artifacts.delete(file.key)
+        with upkeep.database.transaction() as session:
+            files.forget(session, [file.id for file in some])
+        removed += len(some)
+    if removed:
+        _log.info("files.given_up", count=removed)
+    return removed
+
+
+def _given_up(upkeep: Upkeep) -> Sequence[File]:
+    with upkeep.database.transaction() as session:
+        files.give_up_old(session, upkeep.settings.file_life_s)
+    with upkeep.database.reading() as session:
+        return files.given_up(session)
 
 
 def _queued_models(session: Session) -> Iterable[str]:

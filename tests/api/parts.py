@@ -1,10 +1,12 @@
 """An order, a worker that moves jobs in SQL, and the check of a problem document."""
 
 import hashlib
+import io
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from core import batches, store, workers
 from core.artifacts import ArtifactStore, artifact_key
@@ -138,3 +140,15 @@ def assert_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
     assert problem["request_id"] == answer.headers["x-request-id"]
     assert "Traceback" not in answer.text
     return problem
+
+
+def png(width: int = 80, height: int = 60, colour: str = "orange", **save: Any) -> bytes:
+    """Return the bytes of a plain picture."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height), colour).save(buffer, "PNG", **save)
+    return buffer.getvalue()
+
+
+def send(client: TestClient, data: bytes, name: str = "picture.png") -> Any:
+    """Upload a file as a form."""
+    return client.post("/v1/files", files={"file": (name, data)})

@@ -39,6 +39,35 @@ def test_submit_waits_and_saves_the_picture(renderq: Run, server: ScriptedServer
     assert "rendering" in result.stderr
 
 
+def test_submit_sends_pictures_first_and_names_them(renderq: Run, server: ScriptedServer) -> None:
+    script_success(server)
+    server.add("/v1/files", {"id": "the-image"}, status=201)
+    server.add("/v1/files", {"id": "the-mask"}, status=201)
+    Path("day.png").write_bytes(b"day")
+    Path("mask.png").write_bytes(b"mask")
+    flags = "--model m --image day.png --mask mask.png --strength 0.4 --no-wait"
+    assert renderq("submit", "a boat", *flags.split()).exit_code == 0
+    *sent, ordered = server.calls
+    assert [b"day" in call.body for call in sent] == [True, False]
+    assert all(call.headers["Content-Type"].startswith("multipart/form-data") for call in sent)
+    named = {"image": "the-image", "mask": "the-mask", "strength": 0.4}
+    assert ordered.body == {"prompt": "a boat", "model": "m"} | named
+
+
+@pytest.mark.parametrize("named", [f"job:{ID}/1", ID, "sha256:" + "0" * 64])
+def test_submit_passes_on_what_the_server_has(renderq: Run, server: ScriptedServer, named: str) -> None:
+    script_success(server)
+    assert renderq("submit", "a boat", "--model", "m", "--image", named, "--no-wait").exit_code == 0
+    assert server.calls[0].body["image"] == named
+
+
+def test_submit_refuses_a_picture_that_cannot_be_read(renderq: Run, server: ScriptedServer) -> None:
+    result = renderq("submit", "a boat", "--model", "m", "--image", "none.png")
+    assert result.exit_code == 2
+    assert "--image none.png cannot be read: No such file" in result.stderr
+    assert server.calls == []
+
+
 def test_submit_sends_the_fields_that_were_given_and_no_others(renderq: Run, server: ScriptedServer) -> None:
     script_success(server)
     flags = (

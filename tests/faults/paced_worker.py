@@ -58,8 +58,15 @@ class PacedEngine:
         self._report(done)
         return [done]
 
-    def render(self, plan: RenderPlan, on_step: Callable[[int, int], bool], *, safer: bool) -> Rendering:
-        del safer
+    def render(
+        self,
+        plan: RenderPlan,
+        on_step: Callable[[int, int], bool],
+        *,
+        safer: bool,
+        inputs: object = None,
+    ) -> Rendering:
+        del safer, inputs
         steps = plan.num_inference_steps * len(plan.seeds)
         pace_s = (SHORTEST_S + plan.seeds[0] % 1000 / 1000 * (LONGEST_S - SHORTEST_S)) / steps
         held = HOLD.search(plan.prompt)

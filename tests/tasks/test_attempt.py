@@ -30,8 +30,10 @@ class Failing(Engine):
     plans: list[RenderPlan]
     safer: list[bool]
 
-    def render(self, plan: RenderPlan, on_step: Any = None, *, safer: bool = False) -> Any:
-        del on_step
+    def render(
+        self, plan: RenderPlan, on_step: Any = None, *, safer: bool = False, inputs: Any = None
+    ) -> Any:
+        del on_step, inputs
         self.plans.append(plan)
         self.safer.append(safer)
         raise self.error
