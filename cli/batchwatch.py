@@ -69,7 +69,7 @@ class LatestFailures:
 
 def conclude(batches: "Batches", batch: "Batch", *, as_json: bool) -> None:
     """Watch a batch to its end, show it, and end the command with its exit code."""
-    from cli.client import PATIENCE_S
+    from cli.lost import PATIENCE_S
 
     batches.client.patience_s = PATIENCE_S
     seen = Seen(batch)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from cli.bulkorder import TableFile, as_call, given
 from cli.client import LISTS, Client, Job
 from cli.exits import CliError
+from cli.terminal import printable
 
 Batch = dict[str, Any]
 Schedule = dict[str, Any]
@@ -26,10 +27,8 @@ class Batches:
         self.client = client
 
     def submit(self, fields: Mapping[str, object], file: TableFile | None, key: str) -> Batch:
-        """Send an order once, however often it has to be tried."""
-        headers = {"Idempotency-Key": key}
-        arguments = as_call(given(fields), file)
-        return self.client.ask("POST", "/v1/batches", headers=headers, timeout=UPLOAD_S, **arguments)
+        """Send an order so that it becomes one batch."""
+        return self.client.order("/v1/batches", key, timeout=UPLOAD_S, **as_call(given(fields), file))
 
     def get(self, batch_id: str) -> Batch:
         return self.client.ask("GET", path_of("batches", batch_id))
@@ -39,8 +38,10 @@ class Batches:
 
     def act(self, batch_id: str, verb: str) -> Batch:
         """Pause, resume, cancel or retry; a retry is asked once, the others may be repeated."""
-        ask = self.client.ask_once if verb == "retry" else self.client.ask
-        return ask("POST", path_of("batches", batch_id, verb))
+        path = path_of("batches", batch_id, verb)
+        if verb == "retry":
+            return self.client.ask_once("POST", path, look=f"renderq batch get {printable(batch_id)}")
+        return self.client.ask("POST", path)
 
     def follow(self, batch_id: str, rest: Callable[[float], None] = time.sleep) -> Iterator[Batch]:
         """The batch as it is now and after each rest, up to and including its end."""
@@ -79,7 +80,9 @@ class Schedules:
         self.client = client
 
     def add(self, fields: Mapping[str, object], file: TableFile | None) -> Schedule:
-        return self.client.ask_once("POST", "/v1/schedules", timeout=UPLOAD_S, **as_call(given(fields), file))
+        call = as_call(given(fields), file)
+        look = LISTS["/v1/schedules/"]
+        return self.client.ask_once("POST", "/v1/schedules", look=look, timeout=UPLOAD_S, **call)
 
     def edit(self, schedule_id: str, fields: Mapping[str, object], file: TableFile | None) -> Schedule:
         """Change the named fields and the rows, where there is a file; None takes a field away."""
@@ -109,8 +112,12 @@ class Schedules:
 
     def act(self, schedule_id: str, verb: str) -> dict[str, Any]:
         """Enable, disable or fire; firing is asked once, the others may be repeated."""
-        ask = self.client.ask_once if verb == "fire" else self.client.ask
-        return ask("POST", path_of("schedules", schedule_id, verb))
+        path = path_of("schedules", schedule_id, verb)
+        if verb == "fire":
+            return self.client.ask_once(
+                "POST", path, look=f"renderq schedule firings {printable(schedule_id)}"
+            )
+        return self.client.ask("POST", path)
 
     def next(self, schedule_id: str, count: int) -> dict[str, Any]:
         return self.client.ask("GET", path_of("schedules", schedule_id, "next"), params={"count": count})

@@ -4,7 +4,6 @@ A call is repeated where that is harmless: reading changes nothing, cancelling t
 order carries an idempotency key. What would happen twice is asked once.
 """
 
-import email.utils
 import os
 import time
 import weakref
@@ -17,14 +16,21 @@ import httpx2
 import stamina
 
 from cli.exits import CliError, ExitCode
+from cli.lost import (
+    PATIENCE_S,
+    RETRIED_STATUS,
+    Fate,
+    never_arrived,
+    rest_s,
+    should_retry,
+    told_where_to_look,
+    was_not_done,
+)
 from cli.terminal import printable
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 TRY_S = 3.0
 """How long a command tries to reach the server."""
-PATIENCE_S = 60.0
-"""How long a command that already has a job waits for the server to come back."""
-LONGEST_REST_S = 30.0
 SEND_S = 180.0
 POLL_S = 0.5
 LISTS = {
@@ -34,8 +40,6 @@ LISTS = {
 }
 """Where an id that is not there might have come from, and the command that shows the ids."""
 TERMINAL = frozenset({"completed", "failed", "canceled", "expired"})
-RETRIED_STATUS = frozenset({429, 502, 503, 504})
-NOT_DONE_STATUS = frozenset({429, 503})
 PATIENT_STATUS = frozenset({408, *RETRIED_STATUS})
 
 Job = dict[str, Any]
@@ -58,9 +62,26 @@ class Client:
         weakref.finalize(self, self._http.close)  # connections are kept between calls, and no longer
 
     def submit(self, request: Mapping[str, object], key: str) -> Job:
-        """Send an order once, however often it has to be tried."""
+        """Send an order so that it becomes one job."""
+        return self.order("/v1/jobs", key, json=dict(request))
+
+    def order(self, path: str, key: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - httpx2's own
+        """Send an order under its key, by which the server takes it once, until an answer comes.
+
+        Raises:
+            CliError: It was refused, or no answer came; then it says whether it may have been taken all the
+                same, and how it is sent again safely.
+        """
+        fate = Fate(key, self.patience_s)
         headers = {"Idempotency-Key": key}
-        return self.ask("POST", "/v1/jobs", json=dict(request), headers=headers)
+        with fate.told(), self._in_words():
+            return self._read(
+                self._retried(
+                    lambda: self._http.request("POST", path, headers=headers, **arguments),
+                    fate.send_again,
+                    limited=False,
+                )
+            )
 
     def get(self, job_id: str) -> Job:
         return self.ask("GET", job_path(job_id))
@@ -109,9 +130,12 @@ class Client:
         """One call whose answer is a JSON object."""
         return self._read(self.call(method, path, **arguments))
 
-    def ask_once(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - httpx2's own
-        """The same for what must not happen twice: repeated only where it surely has not happened."""
-        with self._in_words():
+    def ask_once(self, method: str, path: str, *, look: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - httpx2's own
+        """The same for what must not happen twice: repeated only where it surely has not happened.
+
+        ``look`` is the command that shows whether it happened when no answer tells.
+        """
+        with told_where_to_look(look), self._in_words():
             return self._read(
                 self._retried(lambda: self._http.request(method, path, **arguments), was_not_done)
             )
@@ -149,10 +173,8 @@ class Client:
         except httpx2.HTTPStatusError as error:
             raise refusal(error.response) from error
         except httpx2.TransportError as error:
-            raise CliError(
-                f"no answer from {self.url} ({error}). Start a server with `renderq up`, or set RENDERQ_URL",
-                ExitCode.UNAVAILABLE,
-            ) from error
+            advice = ". Start a server with `renderq up`, or set RENDERQ_URL" if never_arrived(error) else ""
+            raise CliError(f"no answer from {self.url} ({error}){advice}", ExitCode.UNAVAILABLE) from error
         except (httpx2.InvalidURL, httpx2.HTTPError) as error:
             raise CliError(f"cannot call {self.url}: {error}") from error
 
@@ -160,9 +182,13 @@ class Client:
         self,
         send: Callable[[], httpx2.Response],
         on: Callable[[Exception], bool | float] | None = None,
+        *,
+        limited: bool = True,
     ) -> httpx2.Response:
+        """Send until it went well; unless ``limited``, it is ``on`` alone that says when to give up."""
+        timeout = self.patience_s if limited else None
         for attempt in stamina.retry_context(
-            on=on or should_retry, attempts=None, timeout=self.patience_s, wait_initial=0.1, wait_max=2.0
+            on=on or should_retry, attempts=None, timeout=timeout, wait_initial=0.1, wait_max=2.0
         ):
             with attempt:
                 answer = send()
@@ -216,41 +242,6 @@ def check_url(url: str) -> str:
 def connect(*, patience_s: float = TRY_S) -> Client:
     """The server named by RENDERQ_URL, else the local one."""
     return Client(os.environ.get("RENDERQ_URL") or DEFAULT_URL, patience_s=patience_s)
-
-
-def should_retry(error: Exception) -> bool | float:
-    """Whether to try again, or after how many seconds where the server said so."""
-    if isinstance(error, httpx2.HTTPStatusError):
-        return error.response.status_code in RETRIED_STATUS and (rest_s(error.response) or True)
-    return isinstance(error, httpx2.TransportError)
-
-
-def was_not_done(error: Exception) -> bool | float:
-    """Whether the call never arrived, or was sent away for the moment before anything was done."""
-    if isinstance(error, httpx2.TransportError):
-        return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-    return isinstance(error, httpx2.HTTPStatusError) and (
-        error.response.status_code in NOT_DONE_STATUS and should_retry(error)
-    )
-
-
-def rest_s(answer: httpx2.Response) -> float | None:
-    """Seconds that the server asks to wait (Retry-After, as a number or a date), at most `LONGEST_REST_S`."""
-    text = answer.headers.get("Retry-After")
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = _until(text)
-    return min(max(seconds, 0.0), LONGEST_REST_S)
-
-
-def _until(date: str) -> float:
-    try:
-        return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
-    except ValueError:
-        return 0.0
 
 
 def refusal(answer: httpx2.Response) -> Refusal:

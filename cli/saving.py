@@ -28,7 +28,7 @@ OUTCOMES = {
 
 def finish(client: "Client", job: "Job", output: Path | None, *, as_json: bool) -> None:
     """Wait for the end of a job, save its pictures, and end the command with the job's exit code."""
-    from cli.client import PATIENCE_S
+    from cli.lost import PATIENCE_S
     from cli.progress import show_progress
 
     client.patience_s = PATIENCE_S

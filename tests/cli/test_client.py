@@ -14,8 +14,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from cli.client import Client, rest_s, should_retry
+from cli.client import Client
 from cli.exits import CliError, ExitCode
+from cli.lost import rest_s, should_retry
 from tests.cli.job_answers import ID, job
 from tests.fixtures.scripted_server import ScriptedServer
 
