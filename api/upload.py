@@ -121,8 +121,10 @@ async def receive_order(
 
 
 @asynccontextmanager
-async def receive_picture(request: Request, places: UploadPlaces) -> AsyncGenerator[bytes, None]:
-    """Wait for a form with nothing but a file in it, and yield the bytes of the file.
+async def receive_picture(
+    request: Request, places: UploadPlaces
+) -> AsyncGenerator[Callable[[], bytes], None]:
+    """Wait for a form with nothing but a file in it, and yield what reads the file: call it in a thread.
 
     Raises:
         Refused: As ``receive_order``.
@@ -135,7 +137,7 @@ async def receive_picture(request: Request, places: UploadPlaces) -> AsyncGenera
         form = await _receive_form(request, grown)
         try:
             _, file = _check_parts(form, {}, file_required=True, kind="a picture")
-            yield b"" if file is None else await file.read()
+            yield (lambda: b"") if file is None else file.file.read
         finally:
             await form.close()
 

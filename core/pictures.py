@@ -5,6 +5,7 @@ transparency, frames beyond the first, more than 8 bits a channel, inks in place
 when the first picture comes.
 """
 
+import threading
 import warnings
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,6 +19,8 @@ LIMIT_PIXELS: Final = 36_000_000
 """6000 x 6000; some 110 MB when it is decoded."""
 LIMIT_SIDE: Final = 16_384
 _MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}
+_PLACES = threading.BoundedSemaphore(2)
+"""So many are decoded at a time: a file of 100 kB may become 110 MB, and calls come by the dozen."""
 _MODES = frozenset({"1", "L", "P", "RGB", "LA", "PA", "RGBA"})
 
 
@@ -97,9 +100,10 @@ def _decoded(image: "Image") -> "Image":
     from PIL import ImageOps  # noqa: PLC0415 - loaded when needed
 
     try:
-        image.load()
-        upright = ImageOps.exif_transpose(image)
-        transparent = _is_transparent(upright)
+        with _PLACES:
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+            transparent = _is_transparent(upright)
     except Exception as error:
         raise BadPicture("is damaged: it cannot be decoded to its end") from error
     if transparent:

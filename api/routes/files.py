@@ -1,5 +1,7 @@
 """Pictures that jobs draw from: send one, look at it, delete it."""
 
+from collections.abc import Callable
+
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
@@ -36,8 +38,8 @@ async def create_file(
     places: UploadPlacesDep,
 ) -> FileView:
     """Keep a PNG, JPEG or WebP for jobs to draw from. The same bytes sent again are the same file."""
-    async with receive_picture(request, places) as data:
-        file = await run_heavy(heavy.uploads, _keep, services, data)
+    async with receive_picture(request, places) as read:
+        file = await run_heavy(heavy.uploads, _keep, services, read)
     response.headers["Location"] = f"{base_url}/v1/files/{file.id}"
     return view_file(file, services.settings.file_life_s)
 
@@ -60,9 +62,9 @@ async def delete_file(file_id: PathId, services: ServicesDep) -> None:
     await run_in_threadpool(_delete, services, file_id)
 
 
-def _keep(services: Services, data: bytes) -> File:
+def _keep(services: Services, read: Callable[[], bytes]) -> File:
     try:
-        return keep_file(services, data)
+        return keep_file(services, read())
     except BadPicture as words:
         raise refuse(words) from None
 

@@ -227,6 +227,19 @@ def test_rows_of_a_batch_name_files(client: TestClient, file: dict[str, Any]) ->
     assert_problem(client.delete(f"/v1/files/{file['id']}"), 409, "file_in_use")
 
 
+def test_a_table_has_a_column_of_files(client: TestClient, file: dict[str, Any]) -> None:
+    table = f"prompt,image,strength\na boat,{file['id']},0.5\na house, {file['id']} ,\na tree,,\n"
+    answer = client.post(
+        "/v1/batches", files={"file": ("t.csv", table.encode())}, data={"template": '{"model": "tiny"}'}
+    )
+    assert answer.status_code == 202, answer.text
+    jobs = client.get("/v1/jobs", params={"batch": answer.json()["id"]}).json()["data"]
+    plans = {job["batch_row"]: job["plan"] for job in jobs}
+    assert [plans[row]["strength"] for row in (1, 2, 3)] == [0.5, 0.6, None]
+    assert plans[1]["image"] == plans[2]["image"]
+    assert plans[3]["image"] is None
+
+
 def test_rows_that_name_no_file_are_told_by_their_number(client: TestClient, file: dict[str, Any]) -> None:
     inline = "data:image/png;base64," + base64.b64encode(png()).decode()
     rows = [{"image": UNKNOWN}, {"image": file["id"]}, {"image": inline}]

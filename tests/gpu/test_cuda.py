@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pipeline.engine import Engine
 from pipeline.errors import OutOfMemory
+from pipeline.inputs import Inputs
 from pipeline.memory import find_device, find_hardware, synchronise
 from pipeline.miniature import spec_of
 from policy.catalogue import Catalogue
 from policy.model_spec import ModelSpec
 from policy.resolve import resolve
-from tests.fixtures.models import pixels, planned
+from tests.fixtures.models import over_picture, pixels, planned
 
 pytestmark = [
     pytest.mark.gpu,
@@ -221,3 +223,17 @@ def test_times_wait_for_the_device(tiny_spec: ModelSpec, prepare: Prepare) -> No
     end.record()
     torch.cuda.synchronize()
     assert rendering.timings_ms["total"] == pytest.approx(start.elapsed_time(end), rel=0.2)
+
+
+@pytest.mark.parametrize("offload", ["none", "model", "group", "sequential"])
+def test_a_picture_is_drawn_from_wherever_the_weights_wait(prepare: Prepare, offload: str) -> None:
+    """The autoencoder comes before the transformer here; what is drawn before and after is not affected."""
+    engine = prepare("flux.1-dev", offload=offload)
+    plain = planned(engine.spec)
+    before = pixels(engine.render(plain))
+    picture = Image.linear_gradient("L").convert("RGB")
+    plan = over_picture(plain, picture, strength=0.5)
+    drawn = pixels(engine.render(plan, inputs=Inputs(picture)))
+    assert pixels(engine.render(plan, inputs=Inputs(picture))) == drawn != before
+    assert pixels(engine.render(plain)) == before
+    assert ("cuda" in devices(engine)) == (offload == "none")
