@@ -9,6 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
+from core import store
+from core.artifacts import NewArtifact, artifact_key
 from core.tables import File, Job, JobInput
 from tests.api.parts import ORDER, Worker, assert_problem, png, send
 
@@ -276,6 +278,29 @@ def test_a_schedule_keeps_its_files_and_its_firings_draw_from_them(
 
 
 # --- thumbnails -----------------------------------------------------------------------------------------
+
+
+def test_a_video_has_a_thumbnail(client: TestClient, submit: JobMaker, worker: Worker) -> None:
+    job, services = submit(), client.app.state.services  # type: ignore[attr-defined]
+    attempt, small = worker.claim(job["id"]), b"small picture"
+    key = artifact_key(job["id"], attempt, "0-thumbnail", "webp")
+    services.artifacts.put(key, small)
+    digest = hashlib.sha256(small).hexdigest()
+    video = NewArtifact(
+        *(0, artifact_key(job["id"], attempt, 0, "mp4"), "video/mp4", 64, 64, 9, "ab" * 32, 7),
+        thumbnail_key=key,
+        thumbnail_bytes=len(small),
+        thumbnail_sha256=digest,
+    )
+    with services.database.transaction() as session:
+        assert store.complete(session, job["id"], attempt, worker.id, [video])
+    url = client.get(f"/v1/jobs/{job['id']}").json()["artifacts"][0]["thumbnail_url"]
+    answer = client.get(url)
+    assert answer.content == small
+    assert (answer.headers["content-type"], answer.headers["etag"]) == ("image/webp", f'"{digest}"')
+    assert f"renderq-{job['id']}-0-thumbnail.webp" in answer.headers["content-disposition"]
+    assert client.get(url, headers={"Range": "bytes=0-4"}).content == b"small"
+    assert client.get(url, headers={"If-None-Match": f'"{digest}"'}).status_code == 304
 
 
 def test_only_a_video_has_a_thumbnail(client: TestClient, submit: JobMaker, worker: Worker) -> None:

@@ -55,6 +55,14 @@ def test_a_failed_row_says_what_failed() -> None:
     assert (failed.state, failed.note) == ("failed", "the GPU has no room")
 
 
-def test_a_video_says_how_long_it_is_and_is_not_read() -> None:
+def test_a_video_shows_its_first_frame() -> None:
+    STORE.put("jobs/j/1/0-thumbnail.webp", b"small")
+    video = tile("completed", made(0, "video/mp4", duration_s=2.5, thumbnail_key="jobs/j/1/0-thumbnail.webp"))
+    assert video.note == "2.5 s"
+    assert video.read is not None
+    assert video.read() == b"small"
+
+
+def test_a_video_without_a_thumbnail_says_how_long_it_is_and_is_not_read() -> None:
     video = tile("completed", made(0, "video/mp4", duration_s=2.5))
     assert (video.state, video.note, video.read) == ("video", "2.5 s", None)
