@@ -4,6 +4,7 @@ Like a graph, it reads its inputs from the buffers and leaves its result at one 
 `tests/gpu` records real CUDA graphs.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,11 @@ from pipeline.acceleration import Acceleration
 from pipeline.boundary import transformers_of
 from pipeline.capture import Graphs, Replay
 from pipeline.compilation import CompilePlan
+from pipeline.engine import Engine
 from pipeline.errors import WarmupIncomplete
 from policy.cache import CacheDecision
 from policy.model_spec import ModelSpec
+from tests.fixtures.models import pixels, planned, resolved
 from tests.pipeline.test_offload import load
 from tests.pipeline.test_streaming import draw
 
@@ -162,3 +165,34 @@ def warm_up(acceleration: Acceleration, pipe: Any, spec: ModelSpec) -> np.ndarra
     with acceleration.recording():
         acceleration.prepare_for(OFF)
         return draw(pipe, spec)
+
+
+class Recording(Engine):
+    """An engine as `--capture` has it, with our recorder in the place of the GPU's."""
+
+    recorder = Rerun()
+
+    def _accelerate(self, pipe: Any) -> Acceleration:
+        plan = CompilePlan(wanted=False, capture=True)
+        transformers = functools.partial(transformers_of, pipe, self.spec)
+        return Acceleration(transformers, plan, cache_wanted=False, pipeline=pipe, record=self.recorder)
+
+
+def test_an_engine_records_in_its_warm_up_and_replays_for_its_jobs(
+    tiny_spec: ModelSpec, tiny_engine: Engine
+) -> None:
+    engine = Recording(tiny_spec, resolved(tiny_spec, cache=False), device="cpu")
+    engine.prepare()
+    recorded = engine.recorder.recorded
+    assert recorded == engine.effective()["graphs"] > 0
+    plain = planned(tiny_spec, cache="off", num_inference_steps=6)
+    for fields in ({}, {"guidance_scale": 3.0}, {"seed": 9}):
+        plan = plain.model_copy(update=fields)
+        done = engine.render(plan)
+        assert (done.acceleration["replayed"], done.acceleration["attention"]) == (True, "auto")
+        assert pixels(done) == pixels(tiny_engine.render(plan))
+    assert engine.render(plain, safer=True).acceleration["replayed"] is False
+    assert engine.render(plain).acceleration["replayed"] is True
+    assert engine.recorder.recorded == recorded
+    assert tiny_engine.render(plain).acceleration["replayed"] is False
+    engine.close()
