@@ -50,7 +50,7 @@ def find_hardware() -> Hardware:
 
 def find_platform() -> str:
     """Returns the platform of this process, as `policy.platforms` names it."""
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:
         return "cpu"
     if accelerator.type == "cuda" and torch.version.hip is not None:

@@ -69,7 +69,7 @@ def test_blocks_that_come_one_by_one_draw_the_same_and_go_again(prepare: Prepare
     for plan, pixel in zip(plans, expected, strict=True):
         assert pixels(engine.render(plan)) == pixel, plan
         assert "cpu" in devices(pipe.transformer)
-        assert devices(pipe.text_encoder_2) == {"cpu"}
+        assert "cpu" in devices(pipe.text_encoder_2)
         assert devices(pipe.vae) == {"cuda"}
 
 
