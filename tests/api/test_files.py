@@ -230,6 +230,21 @@ def test_rows_of_a_batch_name_files(client: TestClient, file: dict[str, Any]) ->
     assert_problem(client.delete(f"/v1/files/{file['id']}"), 409, "file_in_use")
 
 
+def test_a_row_that_is_ordered_again_draws_from_the_same_file(
+    client: TestClient, file: dict[str, Any], worker: Worker
+) -> None:
+    body = {"template": {"model": "tiny", "prompt": "a boat"}, "rows": [{"image": file["id"]}]}
+    batch = client.post("/v1/batches", json=body).json()
+    worker.end(batch["id"], fail_row=1)
+    assert client.post(f"/v1/batches/{batch['id']}/retry").status_code == 200
+    services: Any = client.app.state.services  # type: ignore[attr-defined]
+    with services.database.reading() as session:
+        links = session.scalars(select(JobInput)).all()
+    assert len({link.job_id for link in links}) == 2
+    assert {link.file_id for link in links} == {file["id"]}
+    assert_problem(client.delete(f"/v1/files/{file['id']}"), 409, "file_in_use")
+
+
 def test_a_table_has_a_column_of_files(client: TestClient, file: dict[str, Any]) -> None:
     table = f"prompt,image,strength\na boat,{file['id']},0.5\na house, {file['id']} ,\na tree,,\n"
     answer = client.post(
