@@ -14,7 +14,7 @@ from core.artifacts import ArtifactStore
 from core.db import Database
 from core.ids import is_id
 from core.settings import Settings
-from core.workers import heard_within_s
+from core.workers import taking_within_s
 from policy.catalogue import Catalogue
 from policy.errors import FieldError
 
@@ -35,8 +35,8 @@ class Services:
 
     @property
     def heard_within_s(self) -> float:
-        """How long ago a worker may have been heard of to count as there."""
-        return heard_within_s(self.settings.heartbeat_s)
+        """How long ago a worker may have been heard of to be counted on for the next job."""
+        return taking_within_s(self.settings.heartbeat_s)
 
 
 async def _services(request: Request) -> Services:

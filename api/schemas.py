@@ -215,7 +215,7 @@ class Readiness(BaseModel):
 
     ready: bool
     checks: list[Check]
-    models: list[str] = Field(description="Models with at least one ready worker.")
+    models: list[str] = Field(description="Models that could be rendered now: none while a check fails.")
 
 
 class Alive(BaseModel):

@@ -1,6 +1,7 @@
 """Takes an order in, new or once more: check it, store it, commit, and only then tell the queue."""
 
 import secrets
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -66,8 +67,12 @@ def submit(services: Services, body: dict[str, Any], key: str | None, base_url: 
     return view, replayed
 
 
-def requeue(services: Services, job_id: str, base_url: str) -> tuple[JobView, bool]:
+def requeue(
+    services: Services, job_id: str, base_url: str, limits: Mapping[str, float]
+) -> tuple[JobView, bool]:
     """Order a failed or expired job again and send the new one, unless its batch sends it.
+
+    ``limits`` are other seconds of waiting and running than the old one had.
 
     Returns:
         The new job, and whether an earlier call had made it.
@@ -76,7 +81,7 @@ def requeue(services: Services, job_id: str, base_url: str) -> tuple[JobView, bo
         NotFound, Conflict: as ``core.requeue``.
     """
     with services.database.transaction() as session:
-        job, earlier = repeat(session, job_id, LOCAL_CALLER)
+        job, earlier = repeat(session, job_id, LOCAL_CALLER, limits)
         held = job.held
         view = view_job(session, job, base_url, Serving(services.heard_within_s))
     if not earlier and not held and _send(services, view):

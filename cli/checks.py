@@ -244,8 +244,11 @@ def hidden(url: str) -> str:
 
 def check_artifacts(settings: "Settings") -> Finding:
     """Whether pictures can be written: a small file is put, read and deleted."""
-    from core.artifacts import ArtifactStore
+    from core.artifacts import ArtifactStore, folder_of
 
+    folder = folder_of(settings.artifacts_url)
+    if folder is not None and not folder.exists():
+        return Finding("artifacts", "warn", f"{folder}: not made yet", "whatever starts first makes it")
     store = ArtifactStore(settings.artifacts_url)
     key = f"doctor/{os.getpid()}.txt"
     store.put(key, b"renderq")

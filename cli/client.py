@@ -89,9 +89,16 @@ class Client:
     def list_jobs(self, **query: object) -> dict[str, Any]:
         return self.ask("GET", "/v1/jobs", params={k: v for k, v in query.items() if v is not None})
 
-    def requeue(self, job_id: str) -> Job:
-        """The job that repeats this one; there is one at most, however often it is asked for."""
-        return self.ask("POST", f"{job_path(job_id)}/requeue")
+    def requeue(self, job_id: str, **limits: float | None) -> Job:
+        """The job that repeats this one; there is one at most, however often it is asked for.
+
+        ``limits``: its own seconds of waiting and running, instead of the old one's.
+        """
+        params = {name: seconds for name, seconds in limits.items() if seconds is not None}
+        return self.ask("POST", f"{job_path(job_id)}/requeue", params=params)
+
+    def attempts(self, job_id: str) -> list[dict[str, Any]]:
+        return list(self.ask("GET", f"{job_path(job_id)}/attempts")["data"])
 
     def cancel(self, job_id: str) -> Job:
         return self.ask("POST", f"{job_path(job_id)}/cancel")

@@ -111,7 +111,7 @@ def _get(url: str) -> "httpx2.Response":
 def _ask_upkeep(settings: "Settings", host: str) -> list[str]:
     """The names of the upkeep processes on ``host`` that answer Celery's ping."""
     from kombu.exceptions import KombuError
-    from redis import RedisError
+    from redis import RedisError, ResponseError
 
     from tasks.app import make_app
 
@@ -127,6 +127,8 @@ def _ask_upkeep(settings: "Settings", host: str) -> list[str]:
                 timeout=UPKEEP_ANSWER_S,
                 connection=connection,
             )
+    except ResponseError as error:
+        raise Unhealthy(f"Redis takes no messages: {error}") from error
     except (KombuError, RedisError, OSError) as error:
         raise Unhealthy(f"Redis does not answer: {error}") from error
     return [name for reply in replies or [] for name in reply]
@@ -157,12 +159,12 @@ def _states(settings: "Settings", host: str) -> dict[str, str]:
     from core.db import Database
     from core.lifecycle import ENDED_WORKER
     from core.tables import Worker
-    from core.workers import heard_within_s
+    from core.workers import taking_within_s
 
     statement = select(Worker.name, Worker.state).where(
         Worker.host == host,
         Worker.state.not_in(ENDED_WORKER),
-        Worker.heartbeat_at > now(-heard_within_s(settings.heartbeat_s)),
+        Worker.heartbeat_at > now(-taking_within_s(settings.heartbeat_s)),
     )
     database = Database(settings.database_url)
     try:

@@ -27,7 +27,14 @@ def describe(job: "Job") -> str:
     if status == "in_progress":
         where = f", step {printable(progress['step'])} of {printable(progress['steps'])}" if progress else ""
         return f"rendering{where}" + (", stopping" if job.get("cancel_requested_at") else "")
-    return printable(status)
+    return ", ".join([printable(status), *_aftermath(job)])
+
+
+def _aftermath(job: "Job") -> list[str]:
+    """What became of a job that failed or expired: ordered again, or its attempts used up and left so."""
+    if job.get("requeued_as"):
+        return ["requeued"]
+    return ["parked"] if job.get("parked") else []
 
 
 def _describe_queued(job: "Job") -> str:

@@ -9,7 +9,8 @@ from cli.terminal import print_json, say
 from cli.times import shown_time
 
 ENDED = frozenset({"gone", "failed"})
-COLUMNS = ("name", "model", "state", "since", "jobs done", "job")
+COLUMNS = ("name", "model", "state", "started", "heard", "jobs done", "job")
+DROP = ("started", "heard", "jobs done")
 ID_CELLS = 36
 """A job's id is never cut."""
 
@@ -19,16 +20,18 @@ def workers(
     every: Annotated[bool, typer.Option("--all", help="Also those that failed or are gone.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """List the live workers: model, state, since when, what they render and how many jobs they did."""
+    """List the live workers: model, state, what they render and how many jobs they did.
+
+    Each says every few seconds that it is there. One killed outright keeps its last state for half a minute,
+    while the time at which it was heard stands still.
+    """
     from cli.client import connect
 
     found = [worker for worker in connect().workers() if every or worker["state"] not in ENDED]
     if as_json:
         print_json(found)
     elif found:
-        print_fitted(
-            COLUMNS, [_row(worker) for worker in found], drop=("since", "jobs done"), least=_least(found)
-        )
+        print_fitted(COLUMNS, [_row(worker) for worker in found], drop=DROP, least=_least(found))
     else:
         say("no worker" if every else "no live worker; --all shows those that ended")
 
@@ -38,12 +41,12 @@ def _least(found: list[dict[str, Any]]) -> int:
 
 
 def _row(worker: dict[str, Any]) -> tuple[object, ...]:
-    since = shown_time(worker["started_at"])
     return (
         worker["name"],
         worker["model"],
         worker["state"],
-        since,
+        shown_time(worker["started_at"]),
+        shown_time(worker["heartbeat_at"]),
         worker["jobs_done"],
         worker["current_job_id"],
     )

@@ -7,6 +7,7 @@ never commit.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, case, exists, func, or_, select, update
@@ -227,22 +228,37 @@ def check_repeatable(batch: Batch) -> None:
         raise Conflict(f"The batch {batch.id} was cancelled: order its rows as a new batch.")
 
 
-def repeat(session: Session, batch: Batch, superseded: Sequence[Job]) -> Batch:
-    """Order these rows of the batch again, held like any other; the batch runs again if it had ended."""
+def repeat(
+    session: Session,
+    batch: Batch,
+    superseded: Sequence[Job],
+    limits: Mapping[str, float] = MappingProxyType({}),
+) -> Batch:
+    """Order these rows of the batch again, held like any other; the batch runs again if it had ended.
+
+    ``limits`` as for `same_order`.
+    """
     at = session.scalars(select(now())).one()
     in_order = sorted(superseded, key=lambda job: job.batch_row or 0)
-    moves.make_held_jobs(session, [same_order(job, at) for job in in_order])
+    moves.make_held_jobs(session, [same_order(job, at, limits) for job in in_order])
     state = batch.state if batch.state not in ENDED_BATCH else BatchState.RUNNING
     return _set(session, batch, state, finished_at=None, retries=Batch.retries + 1)
 
 
-def same_order(job: Job, at: datetime) -> dict[str, Any]:
-    """Return the columns of a job that repeats ``job``; its start deadline counts anew."""
+def same_order(job: Job, at: datetime, limits: Mapping[str, float] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the columns of a job that repeats ``job``; its start deadline counts anew.
+
+    ``limits`` replace its seconds of waiting and running, under the names that they have in a request.
+    """
     waited = None if job.queue_deadline_at is None else job.queue_deadline_at - job.created_at
-    same = ("caller", "batch_id", "batch_row", "batch_fields", "model", "priority", "request", "plan")
-    kept = {name: getattr(job, name) for name in (*same, "metadata_", "max_attempts", "run_timeout_s")}
+    if "queue_timeout_s" in limits:
+        waited = timedelta(seconds=limits["queue_timeout_s"])
+    same = ("caller", "batch_id", "batch_row", "batch_fields", "model", "priority", "plan")
+    kept = {name: getattr(job, name) for name in (*same, "metadata_", "max_attempts")}
     return {
         **kept,
+        "request": {**job.request, **limits},
+        "run_timeout_s": limits.get("run_timeout_s", job.run_timeout_s),
         "requeued_from": job.id,
         "queue_deadline_at": None if waited is None else at + waited,
         "created_at": at,

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, ColumnExpressionArgument, and_, case, func, or_, select, tuple_
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy import ColumnElement, ColumnExpressionArgument, and_, case, exists, func, or_, select, tuple_
+from sqlalchemy.orm import Session, aliased, selectinload
 
 from core.artifacts import parse_key
 from core.clock import now
@@ -43,6 +43,7 @@ def list_jobs(
     model: str | None = None,
     batch: str | None = None,
     parked: bool | None = None,
+    requeued: bool | None = None,
     limit: int = 20,
     after: str | None = None,
 ) -> Page[Job]:
@@ -61,6 +62,10 @@ def list_jobs(
         wanted += [Job.batch_id == batch, ~Job.superseded]
     if parked is not None:
         wanted.append(Job.parked if parked else ~Job.parked)
+    if requeued is not None:
+        repeats = aliased(Job)
+        ordered_again = exists().where(repeats.requeued_from == Job.id)
+        wanted.append(ordered_again if requeued else ~ordered_again)
     return read_page(
         session,
         Job,

@@ -4,6 +4,9 @@ A terminal state never changes, so the old job stays what it is. The new one nam
 one job name it only.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -16,8 +19,16 @@ from core.tables import Job
 from policy.references import PICTURES
 
 
-def requeue(session: Session, job_id: str, caller: str | None = None) -> tuple[Job, bool]:
+def requeue(
+    session: Session,
+    job_id: str,
+    caller: str | None = None,
+    limits: Mapping[str, float] = MappingProxyType({}),
+) -> tuple[Job, bool]:
     """Make the job that repeats ``job_id``, once; a row of a batch is held by its batch, which runs again.
+
+    ``limits`` are seconds of waiting and running that the new job has instead of those of the old one, under
+    the names that they have in a request.
 
     Returns:
         The new job, and whether an earlier call has made it. One that is not held wants sending.
@@ -38,12 +49,13 @@ def requeue(session: Session, job_id: str, caller: str | None = None) -> tuple[J
     if job.superseded:
         raise Conflict(f"The row of the job {job_id} was ordered again already; see its batch {batch_id}.")
     if batch is None:
-        made = moves.make_job(session, {}, **batches.same_order(job, session.scalars(select(now())).one()))
+        at = session.scalars(select(now())).one()
+        made = moves.make_job(session, {}, **batches.same_order(job, at, limits))
         _check_inputs(session, made)
         return made, False
     batches.check_repeatable(batch)
     moves.supersede_job(session, job_id)
-    batches.repeat(session, batch, [job])
+    batches.repeat(session, batch, [job], limits)
     return get_job(session, str(find_successor(session, job_id)), caller), False
 
 

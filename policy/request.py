@@ -15,7 +15,16 @@ from policy.request_check import DRAWN_SEED_LIMIT, SEED_LIMIT, check_fields
 from policy.request_shape import RANGE, check_shape
 from policy.wording import kind_of, show
 
-__all__ = ["DRAWN_SEED_LIMIT", "SEED_LIMIT", "CacheChoice", "Priority", "RenderRequest", "parse_request"]
+__all__ = [
+    "DRAWN_SEED_LIMIT",
+    "SEED_LIMIT",
+    "CacheChoice",
+    "Priority",
+    "RenderRequest",
+    "RunSeconds",
+    "Seconds",
+    "parse_request",
+]
 
 METADATA_KEYS = 16
 METADATA_CHARACTERS = 512

@@ -37,7 +37,7 @@ def readyz(response: Response, services: ServicesDep) -> Readiness:
     if not ready:
         response.status_code = 503
         response.headers["Retry-After"] = "5"
-    return Readiness(ready=ready, checks=checks, models=models or [])
+    return Readiness(ready=ready, checks=checks, models=(models or []) if ready else [])
 
 
 def _check_database(services: Services) -> tuple[Check, list[str] | None]:

@@ -20,6 +20,7 @@ from api.waiting import wait_for_end
 from core import store
 from core.errors import Unavailable
 from core.lifecycle import JobState
+from policy.request import RunSeconds, Seconds
 
 router = APIRouter(tags=["jobs"])
 HINT_LIMIT_S = 10
@@ -70,6 +71,7 @@ def list_jobs(
     parked: Annotated[
         bool | None, Query(description="Whether they failed because their attempts were used up.")
     ] = None,
+    requeued: Annotated[bool | None, Query(description="Whether they were ordered again.")] = None,
     limit: Limit = 20,
     after: After = None,
 ) -> Page[JobView]:
@@ -86,6 +88,7 @@ def list_jobs(
                 model=model,
                 batch=batch,
                 parked=parked,
+                requeued=requeued,
                 limit=limit,
                 after=after,
             )
@@ -141,9 +144,23 @@ def cancel_job(job_id: PathId, response: Response, services: ServicesDep, base_u
         **problems(403, 404, 409, 422, 503),
     },
 )
-def requeue_job(job_id: PathId, response: Response, services: ServicesDep, base_url: BaseUrl) -> JobView:
+def requeue_job(
+    *,
+    job_id: PathId,
+    response: Response,
+    services: ServicesDep,
+    base_url: BaseUrl,
+    queue_timeout_s: Annotated[
+        Seconds | None, Query(description="The new job's; default: as long as the old one could wait.")
+    ] = None,
+    run_timeout_s: Annotated[
+        RunSeconds | None, Query(description="The new job's; default: that of the old one.")
+    ] = None,
+) -> JobView:
     """Make a new job with the same plan and seed of one that failed or expired, once per job."""
-    job, earlier = requeue(services, job_id, base_url)
+    asked = {"queue_timeout_s": queue_timeout_s, "run_timeout_s": run_timeout_s}
+    limits = {name: seconds for name, seconds in asked.items() if seconds is not None}
+    job, earlier = requeue(services, job_id, base_url, limits)
     response.status_code = 200 if earlier else 202
     response.headers["Location"] = job.urls.self
     _hint(response, job)

@@ -2,17 +2,21 @@
 
 import hashlib
 import io
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
+from sqlalchemy import update
 
 from core import batches, store, workers
 from core.artifacts import ArtifactStore, artifact_key
+from core.clock import now
 from core.db import Database
 from core.ids import new_id
 from core.store import NewArtifact
+from core.tables import Worker as Row
 
 BASE = "http://localhost"
 ORDER = {"model": "tiny", "prompt": "a red house on a meadow by day", "seed": 7}
@@ -114,6 +118,23 @@ class Worker:
         with self._database.transaction() as session:
             assert store.heartbeat(session, job_id, attempt, self.id, -1.0)
             assert [job.id for job in store.rescue(session)] == [job_id]
+
+    def fall_silent(self, for_s: float) -> None:
+        """Have been heard of for the last time that many seconds ago."""
+        with self._database.transaction() as session:
+            session.execute(update(Row).where(Row.id == self.id).values(heartbeat_at=now(-for_s)))
+
+    def expire(self) -> None:
+        """Have upkeep look an hour from now for jobs whose start deadline has passed."""
+        with self._database.transaction() as session:
+            assert store.expire(session, datetime.now(UTC) + timedelta(hours=1))
+
+    def limits(self, job_id: str) -> tuple[float | None, float | None]:
+        """The seconds that the job may wait, and those that a try may take."""
+        with self._database.reading() as session:
+            job = store.get_job(session, job_id)
+            deadline = job.queue_deadline_at
+            return deadline and (deadline - job.created_at).total_seconds(), job.run_timeout_s
 
     def hand_back(self, job_id: str) -> None:
         attempt = self.claim(job_id)

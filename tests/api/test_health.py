@@ -54,6 +54,19 @@ def test_not_ready_without_redis(settings: Settings) -> None:
     answer = ask(settings, worker=WorkerState.READY)
     assert answer.status_code == 503
     assert failing(answer).keys() == {"redis"}
+    assert answer.json()["models"] == []
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_not_ready_when_the_only_worker_missed_some_beats(settings: Settings, redis_url: str) -> None:
+    with open_client(create_app(settings.model_copy(update={"redis_url": redis_url}))) as client:
+        worker = Worker.of(client)
+        worker.register(WorkerState.READY)
+        worker.fall_silent(10)
+        assert client.get("/readyz").status_code == 200
+        worker.fall_silent(20)
+        answer = client.get("/readyz")
+    assert failing(answer).keys() == {"workers"}
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)

@@ -124,6 +124,46 @@ def test_parked_jobs_are_listed_and_say_so(
     assert_problem(client.get("/v1/jobs", params={"parked": "maybe"}), 422, "invalid_query")
 
 
+def test_jobs_that_nobody_has_ordered_again_are_listed_alone(
+    client: TestClient, failed: dict[str, Any], submit: Submit, worker: Worker
+) -> None:
+    open_ = submit()
+    worker.fail(open_["id"], "broken", "It broke.")
+    new = client.post(failed["urls"]["requeue"]).json()
+
+    def listed(requeued: str) -> list[str]:
+        answer = client.get("/v1/jobs", params={"requeued": requeued, "limit": 10})
+        return [job["id"] for job in answer.json()["data"]]
+
+    assert listed("true") == [failed["id"]]
+    assert listed("false") == [new["id"], open_["id"]]
+
+
+def test_an_expired_job_is_ordered_again_with_a_longer_time(
+    client: TestClient, submit: Submit, worker: Worker
+) -> None:
+    job = submit(queue_timeout_s=0.001, run_timeout_s=60)
+    worker.expire()
+    limits = {"queue_timeout_s": "3600.5", "run_timeout_s": "90"}
+    new = client.post(job["urls"]["requeue"], params=limits).json()
+    assert (new["request"]["queue_timeout_s"], new["request"]["run_timeout_s"]) == (3600.5, 90)
+    assert worker.limits(new["id"]) == (pytest.approx(3600.5, abs=0.01), 90)
+    assert read(client, job)["request"]["queue_timeout_s"] == 0.001
+    unchanged = client.post(job["urls"]["requeue"], params={"queue_timeout_s": "5"})
+    assert (unchanged.status_code, unchanged.json()["request"]["queue_timeout_s"]) == (200, 3600.5)
+
+
+@pytest.mark.parametrize(
+    "query", ["queue_timeout_s=0", "run_timeout_s=86401", "queue_timeout_s=soon", "seed=1"]
+)
+def test_a_time_that_cannot_be_is_refused_before_anything_is_ordered(
+    client: TestClient, failed: dict[str, Any], count_jobs: Callable[[], int], query: str
+) -> None:
+    problem = assert_problem(client.post(f"{failed['urls']['requeue']}?{query}"), 422, "invalid_query")
+    assert query.partition("=")[0] in problem["detail"]
+    assert count_jobs() == 1
+
+
 def test_every_attempt_is_told_with_its_worker_times_and_outcome(
     client: TestClient, submit: Submit, worker: Worker
 ) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -317,10 +318,14 @@ def test_cancelling_a_finished_job_is_refused_in_words(renderq: Run, server: Scr
     assert "already finished" in result.stderr
 
 
-def test_requeue_prints_the_new_job(renderq: Run, server: ScriptedServer) -> None:
-    server.add(f"/v1/jobs/{ID}/requeue", job("queued", id="new-id", requeued_from=ID), status=202)
-    assert renderq("requeue", ID).stdout == "new-id  queued\n"
-    assert server.calls[0].method == "POST"
+def test_requeue_prints_the_id_of_the_new_job_and_nothing_else(renderq: Run, server: ScriptedServer) -> None:
+    new = job("queued", id="new-id", requeued_from=ID, warnings=["no worker"])
+    server.add(f"/v1/jobs/{ID}/requeue", new, status=202)
+    result = renderq("requeue", ID)
+    assert (result.stdout, result.stderr) == ("new-id\n", "queued\nno worker\n")
+    assert (server.calls[0].method, server.calls[0].path) == ("POST", f"/v1/jobs/{ID}/requeue")
+    renderq("requeue", ID, "--queue-timeout-s", "60", "--run-timeout-s", "9")
+    assert server.calls[1].path == f"/v1/jobs/{ID}/requeue?queue_timeout_s=60.0&run_timeout_s=9.0"
     assert json.loads(renderq("requeue", ID, "--json").stdout)["requeued_from"] == ID
 
 
@@ -329,6 +334,55 @@ def test_requeueing_a_job_that_did_not_fail_is_refused_in_words(renderq: Run, se
     result = renderq("requeue", ID)
     assert result.exit_code == 2
     assert "only a failed job" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "command"),
+    [
+        (job("failed", parked=True), "failed, parked", True),
+        (job("expired"), "expired", True),
+        (job("failed", parked=True, requeued_as="newer"), "failed, requeued", False),
+        (job("failed", error={"code": "x", "message": "no", "retryable": False}), "failed", False),
+        (job("completed"), "completed", False),
+    ],
+)
+def test_a_job_that_another_try_may_help_names_the_command_for_it(
+    renderq: Run, server: ScriptedServer, found: dict[str, Any], state: str, command: bool
+) -> None:
+    server.add(f"/v1/jobs/{ID}", found)
+    server.add("/v1/jobs", {"data": [found], "has_more": False, "last_id": ID})
+    shown = dict(line.split(maxsplit=1) for line in renderq("get", ID).stdout.splitlines())
+    assert shown["status"] == state
+    assert (shown.get("again") == f"renderq requeue {ID}") is command
+    assert f" {state} " in renderq("list").stdout
+
+
+def test_parked_jobs_that_nobody_has_handled_are_listed_page_by_page(
+    renderq: Run, server: ScriptedServer
+) -> None:
+    server.add("/v1/jobs", {"data": [job("failed", parked=True)], "has_more": True, "last_id": ID})
+    result = renderq("list", "--parked", "--not-requeued")
+    assert server.calls[0].path == "/v1/jobs?parked=true&requeued=false&limit=20"
+    assert f"renderq list --parked --not-requeued --after {ID}" in result.stderr
+    assert "renderq list --requeued --after" in renderq("list", "--requeued").stderr
+
+
+def test_every_try_at_a_job_is_listed_with_the_name_of_its_worker(
+    renderq: Run, server: ScriptedServer
+) -> None:
+    lost = {"code": "worker_lost", "message": "silent"}
+    times = {"started_at": "2026-01-01T00:00:00Z", "finished_at": None}
+    tries = [
+        {"number": 1, "worker": "w-1", "outcome": "lost", "step": 5, "error": lost, **times},
+        {"number": 2, "worker": "w-2", "outcome": None, "step": None, "error": None, **times},
+    ]
+    server.add(f"/v1/jobs/{ID}/attempts", {"data": tries})
+    server.add("/v1/workers", {"data": [{"id": "w-1", "name": "tiny-7@here"}]})
+    first, second = [line.split() for line in renderq("attempts", ID).stdout.splitlines()[1:]]
+    assert first[:4] == ["1", "tiny-7@here", "lost", "5"]
+    assert first[-2:] == ["worker_lost:", "silent"]
+    assert second[:4] == ["2", "w-2", "running", "-"]
+    assert json.loads(renderq("attempts", ID, "--json").stdout) == tries
 
 
 def test_a_job_shows_what_it_repeats_and_what_repeats_it(renderq: Run, server: ScriptedServer) -> None:

@@ -9,7 +9,7 @@ from tests.fixtures.scripted_server import ScriptedServer
 
 
 def worker(name: str, state: str, job: str | None = None) -> dict[str, Any]:
-    since = {"started_at": "2026-01-01T00:00:00Z"}
+    since = {"started_at": "2026-01-01T00:00:00Z", "heartbeat_at": "2026-01-02T00:00:00Z"}
     return {
         "name": name,
         "model": "tiny",

@@ -222,7 +222,7 @@ def test_parked_jobs_are_listed_alone(session: Session) -> None:
     parked, failed, queued = lose(session, times=3), job_in(session, JobState.FAILED), submit(session)
 
     def ids(*, parked: bool | None, status: JobState | None = None) -> list[str]:
-        return [job.id for job in store.list_jobs(session, status=status, parked=parked).jobs]
+        return [job.id for job in store.list_jobs(session, status=status, parked=parked).rows]
 
     assert ids(parked=True) == ids(parked=True, status=JobState.FAILED) == [parked.id]
     assert ids(parked=False, status=JobState.FAILED) == [failed.id]

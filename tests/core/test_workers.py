@@ -118,6 +118,13 @@ def test_a_worker_may_miss_some_beats_whatever_their_interval() -> None:
     assert workers.heard_within_s(60) == 360
 
 
+@pytest.mark.parametrize(("beat_s", "within_s"), [(5, 15), (60, 180), (2, 10), (0.5, 3)])
+def test_a_silent_worker_is_counted_on_for_three_beats_and_some_seconds_at_least(
+    beat_s: float, within_s: float
+) -> None:
+    assert workers.taking_within_s(beat_s) == within_s
+
+
 def test_the_rows_of_workers_that_ended_long_ago_are_removed(session: Session) -> None:
     register(session)
     register(session, OTHER_WORKER)

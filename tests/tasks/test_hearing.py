@@ -38,7 +38,7 @@ def do_a_job(stage: Stage) -> None:
 
 
 def count_ready(stage: Stage) -> int:
-    within_s = workers.heard_within_s(stage.settings.heartbeat_s)
+    within_s = workers.taking_within_s(stage.settings.heartbeat_s)
     with stage.database.reading() as session:
         return workers.count_ready(session, "tiny", within_s=within_s)
 
