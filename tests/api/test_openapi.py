@@ -91,7 +91,7 @@ def test_a_batch_is_described_as_an_object_and_as_a_form(document: Any) -> None:
 
 def test_path_and_query_parameters_are_described(document: Any) -> None:
     names = {item["name"] for item in document["paths"]["/v1/jobs"]["get"]["parameters"]}
-    assert names == {"status", "model", "batch", "parked", "limit", "after"}
+    assert names == {"status", "model", "batch", "parked", "requeued", "limit", "after"}
     for path, _, operation in operations(document):
         described = {item["name"] for item in operation.get("parameters", []) if item["in"] == "path"}
         assert described == set(re.findall(r"{(\w+)}", path))
