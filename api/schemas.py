@@ -174,6 +174,7 @@ class ModelView(BaseModel):
         description="Whether it draws from an image, whole or inside a mask; null: from none."
     )
     cache: dict[str, Any] = Field(description="Fewest steps that each cache preset can take.")
+    loras: list[dict[str, Any]] = Field(description="What the field lora may name, with its scales.")
     ready_workers: int = Field(description="Workers that could take a job of this model now.")
 
 

@@ -48,6 +48,9 @@ def submit(
     quality: Annotated[
         str | None, _field("--quality", "Kernels that may draw it: lossless, or high for faster ones.", IMAGE)
     ] = None,
+    lora: Annotated[
+        list[str] | None, _field("--lora", "NAME or NAME:SCALE, a LoRA of the model. Repeatable.", IMAGE)
+    ] = None,
     output_format: Annotated[str | None, _field("--output-format", "png, jpeg, webp or mp4.", IMAGE)] = None,
     image: Annotated[
         str | None,
@@ -106,6 +109,8 @@ def submit(
     request = {name: fields[name] for name in REQUEST_FIELDS if fields[name] is not None}
     request["model"] = model or served_model(client)
     request |= sent_pictures(client, {"image": image, "mask": mask})
+    if lora:
+        request["lora"] = [_lora(text) for text in lora]
     if metadata:
         request["metadata"] = dict(_pair(text) for text in metadata)
     job = client.submit(request, idempotency_key or str(uuid.uuid4()))
@@ -173,6 +178,14 @@ def require_text(fields: "Mapping[str, object]") -> None:
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and any("\ud800" <= character <= "\udfff" for character in text):
                 raise CliError(f"{name} is not UTF-8 text: {text!r}")
+
+
+def _lora(text: str) -> dict[str, object]:
+    name, colon, scale = text.partition(":")
+    try:
+        return {"name": name} | ({"scale": float(scale)} if colon else {})
+    except ValueError:
+        raise CliError(f"--lora {text!r} is not NAME or NAME:SCALE") from None
 
 
 def _pair(text: str) -> tuple[str, str]:

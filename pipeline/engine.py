@@ -30,6 +30,7 @@ from pipeline.errors import (
 )
 from pipeline.inputs import Fitted, Inputs, fit, stand_in
 from pipeline.load import Pipe, load_pipeline
+from pipeline.lora import Loras
 from pipeline.memory import catching_out_of_memory, find_device, free_memory
 from pipeline.record import Record
 from pipeline.render import Pass, render_pass
@@ -97,6 +98,7 @@ class Engine:
         self._pipe: Pipe | None = None
         self._siblings: Siblings | None = None
         self._acceleration: Acceleration | None = None
+        self._loras: Loras | None = None
         self._reference_steps: int | None = None
         self._warm_shapes: set[tuple[int, int, int | None]] = set()
 
@@ -168,7 +170,7 @@ class Engine:
         """Lets go of the weights and frees their memory. The engine can be prepared again."""
         if self._acceleration is not None:
             self._acceleration.release()
-        self._acceleration = self._pipe = self._siblings = None
+        self._acceleration = self._pipe = self._siblings = self._loras = None
         self._warm_shapes = set()
         free_memory()
 
@@ -211,12 +213,17 @@ class Engine:
         self._reference_steps = self._steps_that_cache(pipe)
         self._acceleration = self._accelerate(pipe)
         self._siblings = Siblings(pipe, self.spec)
+        self._loras = Loras(pipe, self.spec, in_place=self._writes_in_place())
         return {
             "device": str(self.device),
             "dtype": str(parameter.dtype).removeprefix("torch."),
             "offload": self.policy["offload"],
             "quantize": self.policy["quantize"],
+            "loras": self._loras.offered,
         }
+
+    def _writes_in_place(self) -> bool:
+        return self.policy["offload"] in ("none", "auto", "model") and self.policy["quantize"] == "none"
 
     def _accelerate(self, pipe: Pipe) -> Acceleration:
         return Acceleration(
@@ -306,6 +313,8 @@ class Engine:
     ) -> Pass:
         pipe, acceleration = self._ready()
         pipe = pipe if self._siblings is None else self._siblings.of(plan)
+        if self._loras is not None:
+            self._loras.switch(plan.lora)
         acceleration.prepare_for(decision, plan.quality)
         done = render_pass(pipe, self.spec, plan, seed, device=self.device, each_step=each_step, given=given)
         acceleration.check_executed()

@@ -51,6 +51,12 @@ class LoadFailed(PipelineError):
     code = "load_failed"
 
 
+class LoraFailed(PipelineError):
+    """A LoRA's file is not the one meant, or cannot be added to this model."""
+
+    code = "lora_failed"
+
+
 class WarmupIncomplete(PipelineError):
     """The warm-up did not reach every path that requests will run."""
 

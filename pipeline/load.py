@@ -75,10 +75,8 @@ def locate(source: str) -> tuple[str, bool]:
     Raises:
         WeightsMissing: It names a folder, which is not there or holds no pipeline.
     """
-    if source.startswith(BUNDLED):
-        folder = Path(__file__).parent / source.removeprefix(BUNDLED)
-    else:
-        folder = Path(source).expanduser()
+    folder = find_bundled(source)
+    if not source.startswith(BUNDLED):
         # A hub id is "owner/name"; everything else that is not a folder was meant as one.
         looks_like_hub = source.count("/") == 1 and not source.startswith(("/", ".", "~"))
         if looks_like_hub and not folder.is_dir():
@@ -88,6 +86,13 @@ def locate(source: str) -> tuple[str, bool]:
     if not (folder / "model_index.json").is_file():
         raise WeightsMissing(f"{folder} has no model_index.json; give a folder in the diffusers layout")
     return str(folder), True
+
+
+def find_bundled(source: str) -> Path:
+    """Returns the path that a source names: inside this package after `bundled:`, else as it stands."""
+    if source.startswith(BUNDLED):
+        return Path(__file__).parent / source.removeprefix(BUNDLED)
+    return Path(source).expanduser()
 
 
 def _be_quiet() -> None:

@@ -1,22 +1,28 @@
 """The catalogue: which models are offered, read from TOML files, one per checkpoint.
 
 The bundled files lie in `policy/catalogue/`. An operator's folders may add models, or replace one by its id.
+The folder `loras` in each has one TOML file per LoRA, which names the model it is for.
 """
 
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from policy.errors import FieldError, InvalidCatalogue, UnknownModel
 from policy.given import collect
+from policy.lora import LoraSpec
 from policy.model_spec import ModelSpec
 from policy.options import SECONDARY_KNOBS
 from policy.wording import closest, listing, quote, show
 
 BUNDLED = Path(__file__).parent / "catalogue"
+LORAS = "loras"
+
+Facts = TypeVar("Facts", bound=BaseModel)
 
 
 class Catalogue(Mapping[str, ModelSpec]):
@@ -33,9 +39,14 @@ class Catalogue(Mapping[str, ModelSpec]):
             InvalidCatalogue: A folder is missing, or a file cannot be used.
         """
         specs: dict[str, ModelSpec] = {}
+        loras: dict[tuple[str, str], LoraSpec] = {}
         for folder in (BUNDLED, *extra_dirs):
-            specs.update(_read_folder(folder))
-        return cls(specs)
+            models = _read_folder(folder)
+            specs.update(models)
+            # Those of a model that is replaced were made for other weights.
+            loras = {key: lora for key, lora in loras.items() if key[0] not in models}
+            loras.update(_read_loras(folder / LORAS, specs))
+        return cls({key: _with_loras(spec, loras) for key, spec in specs.items()})
 
     def get_model(self, model_id: str) -> ModelSpec:
         """Returns the spec, or raises UnknownModel with the ids that are offered."""
@@ -68,16 +79,40 @@ def _read_folder(folder: Path) -> dict[str, ModelSpec]:
     return specs
 
 
-def read_spec(path: Path) -> ModelSpec:
-    """Reads and checks one model's file."""
+def _read_loras(folder: Path, specs: Mapping[str, ModelSpec]) -> dict[tuple[str, str], LoraSpec]:
+    loras: dict[tuple[str, str], LoraSpec] = {}
+    for path in sorted(folder.glob("*.toml")):
+        lora = _read(path, LoraSpec)
+        spec = specs.get(lora.model)
+        if spec is None:
+            raise InvalidCatalogue(f'{path}: no model "{lora.model}" is in the catalogue')
+        if lora.transformer not in spec.transformers:
+            raise InvalidCatalogue(f"{path}: {lora.model} has no {lora.transformer}")
+        if (lora.model, lora.name) in loras:
+            raise InvalidCatalogue(f'{path}: the folder has another file for LoRA "{lora.name}"')
+        loras[lora.model, lora.name] = lora
+    return loras
+
+
+def _with_loras(spec: ModelSpec, loras: Mapping[tuple[str, str], LoraSpec]) -> ModelSpec:
+    own = (lora for (model, _), lora in sorted(loras.items()) if model == spec.id)
+    return spec.model_copy(update={"loras": (*spec.loras, *own)})
+
+
+def _read(path: Path, kind: type[Facts]) -> Facts:
     try:
         facts = tomllib.loads(path.read_text(encoding="utf-8"))
         # As JSON: strict about types there, yet an array is a tuple.
-        spec = ModelSpec.model_validate_json(json.dumps(facts, default=str), strict=True)
+        return kind.model_validate_json(json.dumps(facts, default=str), strict=True)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidCatalogue(f"{path}: {error}") from error
     except ValidationError as error:
         raise InvalidCatalogue(f"{path}: {_problems(error)}") from error
+
+
+def read_spec(path: Path) -> ModelSpec:
+    """Reads and checks one model's file."""
+    spec = _read(path, ModelSpec)
     wrong = [error.message for error in collect(spec.policy, {}, {}).errors]
     if len(spec.transformers) == 1:
         wrong += [f"{name}: the model has one transformer" for name in SECONDARY_KNOBS if name in spec.policy]

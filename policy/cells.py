@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Union, get_args, get_origin
 
+from policy import lora
 from policy.errors import FieldError
 from policy.request import RenderRequest
 
@@ -67,6 +68,7 @@ def _word(cell: str) -> object:
 
 
 _BY_TYPE: Mapping[object, Callable[[str], object]] = {bool: _truth, int: _integer, float: _number}
+_BY_NAME: Mapping[str, Callable[[str], object]] = {"lora": lora.read_cell}
 _TEXTS = frozenset({"prompt", "negative_prompt"})
 
 
@@ -78,6 +80,8 @@ def _core_type(annotation: object) -> object:
 
 
 def _reader(name: str, annotation: object) -> Callable[[str], object]:
+    if name in _BY_NAME:
+        return _BY_NAME[name]
     return _text if name in _TEXTS else _BY_TYPE.get(_core_type(annotation), _word)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from policy.lora import LoraSpec
 from policy.mask import minimum_steps
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ class ModelSpec(_Facts):
         inputs: How it draws from a picture; None: it cannot.
         policy: The model config: values for options, weaker than flag and environment.
         fixed_threads: CPU threads that the model runs best with.
+        loras: What the catalogue's folder `loras` has for this model, by name.
     """
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
@@ -226,6 +228,7 @@ class ModelSpec(_Facts):
     policy: dict[str, Any] = {}
     residency: Residency
     fixed_threads: int | None = Field(default=None, gt=0)
+    loras: tuple[LoraSpec, ...] = ()
 
     @model_validator(mode="after")
     def _kind_fits(self) -> Self:
@@ -288,12 +291,14 @@ class ModelSpec(_Facts):
         guidance = self.guidance.model_dump(mode="json", exclude={"parameter"})
         inputs = None if self.inputs is None else self.inputs.as_public_json()
         cache = {preset: self.cache_minimum_steps(preset) for preset in ("quality", "balanced", "fast")}
+        loras = [lora.as_public_json() for lora in self.loras]
         return {
             **body,
             "guidance": guidance,
             "limits": limits,
             "inputs": inputs,
             "cache": {"minimum_steps": cache},
+            "loras": loras,
         }
 
 

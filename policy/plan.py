@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from policy.lora import LoraUse, plan_loras
 from policy.model_spec import ModelSpec, Size
 from policy.pictures import Given, GivenPicture, PlannedPicture, size_like
 from policy.references import PICTURES
@@ -35,6 +36,7 @@ class RenderPlan(BaseModel):
     fps: int | None
     cache: CacheChoice
     quality: Quality = "lossless"  # what a plan of an older version was drawn with
+    lora: tuple[LoraUse, ...] = ()
     output_format: str
     image: PlannedPicture | None = None
     mask: PlannedPicture | None = None
@@ -86,6 +88,7 @@ def make_plan(
         fps=_or(request.fps, spec.frames.fps) if spec.frames else None,
         cache=request.cache,
         quality=request.quality,
+        lora=plan_loras(request.lora, spec.loras),
         output_format=request.output_format or spec.output_formats[0],
         strength=_strength(request, spec),
         **{name: PlannedPicture.cut(picture.sha256, picture.size, size) for name, picture in given.items()},

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from policy.catalogue import Catalogue
 from policy.errors import FieldError, InvalidRequest, UnknownModel
+from policy.lora import Choices
 from policy.request_check import DRAWN_SEED_LIMIT, SEED_LIMIT, check_fields
 from policy.request_shape import RANGE, check_shape
 from policy.wording import kind_of, show
@@ -65,6 +66,7 @@ class RenderRequest(BaseModel):
         default="lossless",
         description="Kernels that may draw it: lossless (exact ones), high (less exact ones too)",
     )
+    lora: Choices = Field(default=[], description="LoRAs of the model, each with a strength")
     output_format: str | None = Field(default=None, description="File format, as the model lists them")
     image: str | None = Field(
         default=None,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from policy.errors import FieldError
+from policy.lora import check_loras
 from policy.model_spec import FrameLimits, ModelSpec
 from policy.options import STATIC_PRESETS
 from policy.picture_check import check_pictures
@@ -32,6 +33,7 @@ def check_fields(fields: Fields, spec: ModelSpec) -> Iterator[FieldError]:
     yield from _check_format(fields, spec)
     yield from check_pictures(fields, spec)
     yield from _check_cache(fields, spec)
+    yield from check_loras(fields.get("lora"), spec.loras, spec.id)
 
 
 def _check_size(fields: Fields, spec: ModelSpec) -> Iterator[FieldError]:

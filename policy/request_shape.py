@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from policy.errors import FieldError
+from policy.lora import LoraChoice
 from policy.wording import LONGEST_SHOWN, closest, listing, quote, show
 
 RANGE = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
@@ -40,9 +41,11 @@ def _is_told(item: ErrorDetails, flaws: Mapping[Any, str]) -> bool:
 
 
 def flaw_in(*values: object) -> str | None:
-    """Names what a database, a file or a terminal cannot keep in these texts, or in those of a mapping."""
+    """Names what a database, a file or a terminal cannot keep in these texts, or inside these values."""
     for value in values:
         if isinstance(value, Mapping) and (inner := flaw_in(*value.keys(), *value.values())):
+            return inner
+        if isinstance(value, list) and (inner := flaw_in(*value)):
             return inner
         if isinstance(value, str) and _NUL in value:
             return "the character NUL"
@@ -67,7 +70,8 @@ def in_words(item: ErrorDetails, known: tuple[str, ...]) -> FieldError:
     field = ".".join(str(show(part)) or '""' for part in item["loc"] if part != "[key]") or "body"
     value = item["input"]
     if item["type"] == "extra_forbidden":
-        return _unknown_field(field, value, known)
+        inner = tuple(LoraChoice.model_fields) if item["loc"][0] == "lora" else known
+        return _unknown_field(field, value, inner)
     if item["type"] == "missing":
         return FieldError(field, f"{field} is missing", None, "required")
     if item["type"] == "string_too_short":
@@ -88,6 +92,8 @@ def _unknown_field(field: str, value: object, known: tuple[str, ...]) -> FieldEr
 def _shown(value: object) -> str:
     if isinstance(value, Mapping):
         return f"an object with {len(value)}"
+    if isinstance(value, list):
+        return f"a list with {len(value)}"
     if isinstance(value, str) and len(value) > LONGEST_SHOWN:
         return f"{len(value)}"
     return quote(value)
@@ -101,6 +107,8 @@ _TYPES: Mapping[str, str] = {
     "float_type": "a number",
     "string_type": "a string",
     "dict_type": "an object",
+    "list_type": "a list",
+    "model_type": "an object",
     "finite_number": "a finite number",
 }
 
@@ -119,7 +127,7 @@ def _literal(context: Mapping[str, Any], item: ErrorDetails) -> _Rule:
 
 
 def _too_long(context: Mapping[str, Any], item: ErrorDetails) -> _Rule:
-    unit = "entries" if isinstance(item["input"], Mapping) else "characters"
+    unit = "entries" if isinstance(item["input"], Mapping | list) else "characters"
     return f"have at most {context['max_length']} {unit}", context["max_length"], None
 
 

@@ -9,7 +9,7 @@ noise depend on the seed and the step only, so a resumed run takes the steps tha
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -70,7 +70,7 @@ class Run:
         self.recipe = recipe
         self.device = torch.device(device)
         self.model = model.to(self.device).train()
-        self.optimisers = optimisers(self.model, recipe.lr)
+        self.optimisers: Sequence[torch.optim.Optimizer] = optimisers(self.model, recipe.lr)
         self.average = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
         self.step = 0
         self._latents = Latents.load()
@@ -97,7 +97,11 @@ class Run:
         tokens = self._tokenizer(
             captions, padding="max_length", truncation=True, max_length=TEXT_TOKENS, return_tensors="pt"
         )["input_ids"]
-        return self._latents.encode(to_unit_range(pixels)), tokens
+        return self._latents.encode(self._picture(to_unit_range(pixels))), tokens
+
+    def _picture(self, pixels: Tensor) -> Tensor:
+        """What is to be drawn, made of what the caption says."""
+        return pixels
 
     def _loss(self, latents: Tensor, tokens: Tensor) -> Tensor:
         noise, level = self._noise(latents.shape)

@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageStat
 
 from pipeline.encode import read_provenance
 from tests.fixtures.plain import http
@@ -101,3 +101,19 @@ def test_a_job_whose_whole_worker_is_killed_is_rendered_by_the_next(stack: Runni
     assert job["status"] == "completed", job
     assert not set(stack.find("renderq worker")) & set(before)
     assert "starting it again" in stack.said()
+
+
+def test_a_lora_takes_the_colours_from_its_own_picture_only(stack: RunningStack) -> None:
+    def drawn(**fields: object) -> Image.Image:
+        job_id = stack.submit(PROMPT, seed=7, **fields)
+        job = stack.wait_for(job_id, *TERMINAL)
+        assert job["status"] == "completed", job["error"]
+        return picture(stack, job_id)
+
+    def colourfulness(image: Image.Image) -> float:
+        return ImageStat.Stat(image.convert("HSV")).mean[1]
+
+    before = drawn()
+    mono = drawn(lora=[{"name": "mono"}])
+    assert colourfulness(mono) < colourfulness(before) / 4
+    assert drawn().tobytes() == before.tobytes()

@@ -35,7 +35,8 @@ def test_preparation_is_reported_step_by_step_while_it_runs(tiny_spec: ModelSpec
     assert done == [step for step in reported if step.state == "done"] == engine.preparation
     assert all(step.seconds is not None and step.seconds >= 0 for step in done)
     load, mount, compiled, warm = (step.detail for step in done)
-    assert load == {"device": "cpu", "dtype": "float32", "offload": "none", "quantize": "none"}
+    expected = {"device": "cpu", "dtype": "float32", "offload": "none", "quantize": "none"}
+    assert load == {**expected, "loras": ["mono"]}
     assert mount["mounted"] is True
     assert mount["cache"] == "balanced"
     assert compiled["compiled"] is False

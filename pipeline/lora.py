@@ -1,0 +1,138 @@
+"""LoRAs: added into the weights for a job, and taken out again without a trace.
+
+A LoRA is merged: `weight + scale * delta` is written into the very parameter that is there. No module is
+wrapped or replaced, so nothing that is mounted, compiled or captured notices, and a step costs what it costs
+without. It is taken out by writing back a copy of what was there, because subtracting would leave rounding
+errors in the weights of the next caller's job. The copy covers the changed weights, in host memory.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipeline.errors import LoraFailed, PlanNotSupported
+from pipeline.lora_file import Deltas, locate_lora, read_deltas
+from policy.lora import LoraSpec, LoraUse
+from policy.model_spec import ModelSpec
+
+Pipe = Any  # a diffusers pipeline; diffusers publishes no types
+
+
+class Loras:
+    """What the catalogue offers for a model, and what of it is in the weights now."""
+
+    def __init__(self, pipe: Pipe, spec: ModelSpec, *, in_place: bool = True) -> None:
+        """Looks at every file that is offered.
+
+        Args:
+            pipe: The loaded pipeline.
+            spec: Its model.
+            in_place: Whether the weights can be written where they are: not when quantised or offloaded
+                layer by layer.
+
+        Raises:
+            LoraFailed: A file is missing, is not the one that the catalogue means, or cannot be added.
+            WeightsMissing: A file is not on this machine.
+        """
+        self._pipe = pipe
+        self._specs = {lora.name: lora for lora in spec.loras}
+        self._files = {lora.name: locate_lora(lora) for lora in spec.loras}
+        self._applied: tuple[LoraUse, ...] = ()
+        self._before: dict[tuple[str, str], torch.Tensor] = {}
+        if spec.loras and not in_place:
+            raise LoraFailed(
+                f"{spec.id} offers LoRAs, which are added into the weights: they need quantize none and an "
+                "offload of none or model"
+            )
+        for lora in spec.loras:
+            self._check(lora)
+
+    @property
+    def offered(self) -> list[str]:
+        """The names that a plan may hold."""
+        return list(self._specs)
+
+    def switch(self, wanted: Sequence[LoraUse]) -> None:
+        """Brings the weights to what a plan wants; nothing happens when they are there already.
+
+        Raises:
+            PlanNotSupported: The plan means a LoRA that this worker does not have.
+            LoraFailed: It cannot be added; the weights are as without any.
+        """
+        uses = tuple(wanted)
+        if uses == self._applied:
+            return
+        self._check_known(uses)
+        self._take_out()
+        try:
+            self._add(uses)
+        except BaseException:
+            self._take_out()
+            raise
+        self._applied = uses
+
+    def _check(self, lora: LoraSpec) -> None:
+        module = self._transformer(lora)
+        for name, delta in self._deltas(lora).items():
+            weight = module.get_parameter(name)
+            if weight.shape != delta().shape:
+                raise LoraFailed(f"LoRA {lora.name} does not fit {name} of {lora.model}")
+
+    def _check_known(self, uses: Sequence[LoraUse]) -> None:
+        for use in uses:
+            spec = self._specs.get(use.name)
+            if spec is None or spec.sha256 != use.sha256:
+                raise PlanNotSupported(
+                    f"this worker does not have the LoRA {use.name} that the job was accepted with; "
+                    "the worker and the API need the same catalogue"
+                )
+
+    def _add(self, uses: Sequence[LoraUse]) -> None:
+        """Adds every LoRA to a weight before the sum is rounded to the weight's own format."""
+        for lora, deltas in self._by_transformer(uses).items():
+            module = getattr(self._pipe, lora)
+            for name, parts in deltas.items():
+                self._write(lora, name, module.get_parameter(name), parts)
+
+    def _by_transformer(
+        self, uses: Sequence[LoraUse]
+    ) -> Mapping[str, Mapping[str, list[tuple[float, Callable[[], torch.Tensor]]]]]:
+        found: dict[str, dict[str, list[tuple[float, Callable[[], torch.Tensor]]]]] = {}
+        for use in uses:
+            spec = self._specs[use.name]
+            weights = found.setdefault(spec.transformer, {})
+            for name, delta in self._deltas(spec).items():
+                weights.setdefault(name, []).append((use.scale, delta))
+        return found
+
+    @torch.no_grad()
+    def _write(
+        self,
+        transformer: str,
+        name: str,
+        weight: nn.Parameter,
+        parts: Sequence[tuple[float, Callable[[], torch.Tensor]]],
+    ) -> None:
+        self._before[transformer, name] = weight.detach().to("cpu", copy=True)
+        total = weight.detach().to(torch.float32, copy=True)
+        for scale, delta in parts:
+            total.add_(delta().to(device=total.device, dtype=torch.float32), alpha=scale)
+        if not torch.isfinite(total).all():
+            raise LoraFailed(f"{name} would not be finite any more")
+        weight.copy_(total)
+
+    @torch.no_grad()
+    def _take_out(self) -> None:
+        for (transformer, name), before in self._before.items():
+            getattr(self._pipe, transformer).get_parameter(name).copy_(before)
+        self._before.clear()
+        self._applied = ()
+
+    def _deltas(self, lora: LoraSpec) -> Deltas:
+        return read_deltas(self._files[lora.name], lora, self._pipe, self._transformer(lora))
+
+    def _transformer(self, lora: LoraSpec) -> nn.Module:
+        module: nn.Module = getattr(self._pipe, lora.transformer)
+        return module
