@@ -5,11 +5,12 @@ two steps: first no new job can name it, then its bytes and its row go. So a job
 Functions take a session first and never commit.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
-from sqlalchemy import ColumnElement, delete, exists, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, exists, insert, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from core.clock import now
@@ -32,27 +33,26 @@ _KEPT = (File.stored, File.gone_at.is_(None))
 
 def find_pictures(session: Session, caller: str, references: Iterable[str]) -> dict[str, GivenPicture]:
     """Return the caller's kept files that ``references`` name, by the text that names them."""
-    wanted: dict[str, ColumnElement[bool]] = {}
+    named: dict[str, FileId | Content] = {}
     for text in set(references):
-        try:
-            named = read_reference(text)
-        except ValueError:
-            continue
-        if isinstance(named, FileId):
-            wanted[text] = File.id == named.id
-        elif isinstance(named, Content):
-            wanted[text] = File.sha256 == named.sha256
+        with suppress(ValueError):
+            if isinstance(reference := read_reference(text), FileId | Content):
+                named[text] = reference
+    ids = [reference.id for reference in named.values() if isinstance(reference, FileId)]
+    digests = [reference.sha256 for reference in named.values() if isinstance(reference, Content)]
     found: dict[str, GivenPicture] = {}
-    for file in _read_any(session, caller, list(wanted.values())):
+    for file in (*_read(session, caller, File.id, ids), *_read(session, caller, File.sha256, digests)):
         picture = GivenPicture(file.id, file.sha256, (file.width, file.height))
         found |= {file.id: picture, f"sha256:{file.sha256}": picture}
-    return {text: found[text] for text in wanted if text in found}
+    return {text: found[text] for text in named if text in found}
 
 
-def _read_any(session: Session, caller: str, conditions: Sequence[ColumnElement[bool]]) -> Iterable[File]:
-    for start in range(0, len(conditions), CHUNK):
-        any_of = or_(*conditions[start : start + CHUNK])
-        yield from session.scalars(select(File).where(File.caller == caller, *_KEPT, any_of))
+def _read(
+    session: Session, caller: str, column: InstrumentedAttribute[str], values: Sequence[str]
+) -> Iterator[File]:
+    for start in range(0, len(values), CHUNK):
+        some = column.in_(values[start : start + CHUNK])
+        yield from session.scalars(select(File).where(File.caller == caller, *_KEPT, some))
 
 
 def get_file(session: Session, file_id: str, caller: str) -> File:
