@@ -23,6 +23,7 @@ from sqlalchemy import select
 
 from core.db import Database
 from core.lifecycle import FiringOutcome, Misfire
+from core.log import configure_logging
 from core.schedules import create_schedule
 from core.tables import Firing, Job
 from policy.catalogue import Catalogue
@@ -94,6 +95,7 @@ def run_tickers(url: str, tickers: int, times: list[datetime]) -> list[int | Non
 
 def look(url: str, together: Barrier, times: list[datetime]) -> None:
     """One ticker: all of them begin each look at once."""
+    configure_logging("ticker", level="warning")  # a line for each firing would bury the report
     database, catalogue = Database(url), Catalogue.load()
     for at in times:
         together.wait(LOOK_S)

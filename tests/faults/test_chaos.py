@@ -34,6 +34,18 @@ def test_a_seed_gives_one_plan_that_tries_every_cell_before_any_again() -> None:
         assert plan != list(islice(draw_plan(4, kind), len(every)))
 
 
+def test_three_seeds_in_a_row_aim_at_every_cell_within_the_faults_of_one_run_each() -> None:
+    for kind in ("sqlite", "postgresql"):
+        every = set(cells(kind))
+        most = len(every) // 3 + 1
+        aimed = {
+            (fault.component, fault.kind, fault.phase)
+            for seed in (1, 2, 3)
+            for fault in islice(draw_plan(seed, kind), most)
+        }
+        assert aimed == every
+
+
 def test_a_seed_gives_the_same_orders_of_as_many_jobs_as_were_asked_for() -> None:
     orders = draw_orders(3, 500)
     assert orders == draw_orders(3, 500)
