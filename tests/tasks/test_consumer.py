@@ -8,6 +8,7 @@ import pytest
 
 from core.lifecycle import JobState
 from core.settings import Settings
+from tasks.app import make_app
 from tasks.broker import Broker
 from tests.fixtures.upkeep_process import control_messages, start_upkeep
 from tests.fixtures.waiting import wait_until
@@ -17,6 +18,7 @@ ON_SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 #: Tries to reach a Redis that is away; the pauses of Celery would by then be 10 s long.
 TRIES = 6
 LONGEST_PAUSE_S = 1.0
+CONNECTIONS = 3
 #: More than a process takes while its threads wait for the database.
 BACKLOG = 4
 LOOKS = 50
@@ -79,6 +81,16 @@ def test_messages_that_are_begun_after_their_connection_was_lost_end_no_process(
         stage.wait_job(job_id, JobState.EXPIRED)
         wait_until(lambda: control_messages(stage) == 0, what="an empty queue")
         assert upkeep.stop() == 0
+
+
+def test_another_connection_leaves_the_event_loop_nothing_to_do_for_the_one_before(redis_url: str) -> None:
+    app = make_app(Settings.load(redis_url=redis_url), worker=True)
+    consumer = app.WorkController(app=app, pool="threads", concurrency=1).consumer
+    duties = []
+    for _ in range(CONNECTIONS):
+        with consumer.connect():
+            duties.append(len(consumer.hub.on_tick))
+    assert duties == [duties[0]] * CONNECTIONS
 
 
 def test_a_look_at_redis_leaves_nothing_behind(redis_url: str) -> None:
