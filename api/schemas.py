@@ -201,6 +201,14 @@ class WorkerView(BaseModel):
     heartbeat_at: datetime
     current_job_id: str | None
     jobs_done: int
+    warm_shapes: list[str] | None = Field(
+        description="Shapes at which a request runs compiled. Null: nothing is compiled, so all run alike."
+    )
+    cold_requests: dict[str, int] | None = Field(
+        description="Shapes that are not warm -> requests that ran uncompiled there. The worker warms them "
+        "while it is idle, the most wanted first. Null: as above."
+    )
+    shapes_note: str | None = Field(description="What else is to be said of shapes, in words.")
 
 
 class Check(BaseModel):

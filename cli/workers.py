@@ -9,8 +9,8 @@ from cli.terminal import print_json, say
 from cli.times import shown_time
 
 ENDED = frozenset({"gone", "failed"})
-COLUMNS = ("name", "model", "state", "started", "heard", "jobs done", "job")
-DROP = ("started", "heard", "jobs done")
+COLUMNS = ("name", "model", "state", "started", "heard", "jobs done", "shapes", "job")
+DROP = ("started", "heard", "jobs done", "shapes")
 ID_CELLS = 36
 """A job's id is never cut."""
 
@@ -48,5 +48,14 @@ def _row(worker: dict[str, Any]) -> tuple[object, ...]:
         shown_time(worker["started_at"]),
         shown_time(worker["heartbeat_at"]),
         worker["jobs_done"],
+        _shapes(worker),
         worker["current_job_id"],
     )
+
+
+def _shapes(worker: dict[str, Any]) -> str:
+    """How many shapes are warm; where nothing is compiled, a worker is as ready for any."""
+    warm, cold = worker.get("warm_shapes"), worker.get("cold_requests")
+    if warm is None:
+        return "any"
+    return f"{len(warm)} warm, {len(cold)} cold" if cold else f"{len(warm)} warm"

@@ -42,6 +42,8 @@ class Base(DeclarativeBase):
         datetime: Timestamp(),
         Json: JSON(none_as_null=True),
         list[Json]: JSON(none_as_null=True),
+        list[str]: JSON(none_as_null=True),
+        dict[str, int]: JSON(none_as_null=True),
         dict[str, float]: JSON(none_as_null=True),
         dict[str, str]: JSON(none_as_null=True),
         JobState: _spelled(JobState),

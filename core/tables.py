@@ -280,6 +280,11 @@ class Worker(Base):
     error: Mapped[str | None] = mapped_column(Text)
     current_job_id: Mapped[str | None] = mapped_column(ID)
     jobs_done: Mapped[int] = mapped_column(default=0)
+    warm_shapes: Mapped[list[str] | None]
+    """Shapes at which requests run compiled; None: nothing is compiled, or not known yet."""
+    cold_requests: Mapped[dict[str, int] | None]
+    """Shapes not warm yet -> requests that ran uncompiled there."""
+    shapes_note: Mapped[str | None] = mapped_column(Text)
     started_at: Mapped[datetime] = mapped_column(default=now())
     ready_at: Mapped[datetime | None]
     """When it first could take a job."""

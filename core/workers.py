@@ -25,6 +25,7 @@ __all__ = [
     "note_step",
     "register_worker",
     "taking_within_s",
+    "tell_shapes",
     "update_worker",
 ]
 
@@ -116,6 +117,23 @@ def note_step(session: Session, worker_id: str, step: Mapping[str, Any]) -> bool
         return False
     kept = [old for old in worker.preparation if old["name"] != step["name"]]
     return update_worker(session, worker_id, preparation=[*kept, dict(step)])
+
+
+def tell_shapes(
+    session: Session,
+    worker_id: str,
+    warm: Sequence[str] | None,
+    cold: Mapping[str, int] | None,
+    note: str | None,
+) -> bool:
+    """Write which shapes run compiled, and which requests had that do not; None where all run alike."""
+    return _update(
+        session,
+        worker_id,
+        warm_shapes=None if warm is None else list(warm),
+        cold_requests=None if cold is None else dict(cold),
+        shapes_note=note,
+    )
 
 
 def count_job(session: Session, worker_id: str) -> bool:

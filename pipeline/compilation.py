@@ -3,16 +3,24 @@
 Dynamo keeps only its last 64 compilation records, so a long-lived worker cannot count by their number; a
 callback at the start of each compilation counts without a limit. A reset of Dynamo takes the callback away,
 so it is put back whenever the count is read.
+
+Torch can run what is not compiled uncompiled (its stance ``eager_on_recompile``), but does not tell that it
+did. It does notice under ``fail_on_recompile``: there a callback raises at each call that finds no compiled
+code. `new_shape` puts one in its place that counts the call and lets it run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
+from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
+from torch._dynamo import convert_frame, eval_frame, trace_rules
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+from torch._dynamo.types import ConvertFrameReturn
 
 from pipeline.memory import find_platform
 from policy.platforms import PLATFORMS
@@ -86,13 +94,69 @@ def set_limits() -> None:
     config.accumulated_recompile_limit = ALL_VARIANTS_LIMIT
 
 
+@dataclass(slots=True)
+class Fallbacks:
+    """Counts the calls of compiled functions that found nothing compiled for their shapes and ran eagerly."""
+
+    count: int = 0
+
+
 @contextmanager
-def new_shape(rule: Literal["eager", "compile"]) -> Iterator[None]:
-    """Says what happens at a shape not compiled yet: it runs uncompiled, or waits for the compiler."""
+def new_shape(rule: Literal["eager", "compile"]) -> Iterator[Fallbacks]:
+    """Says what happens at a shape not compiled yet: it runs uncompiled and is counted, or is compiled."""
+    fallbacks = Fallbacks()
     if rule == "compile":
-        yield
+        yield fallbacks
         return
-    with torch.compiler.set_stance("eager_on_recompile"):
+    with torch.compiler.set_stance("fail_on_recompile"), _let_run(fallbacks):
+        yield fallbacks
+
+
+@contextmanager
+def _let_run(fallbacks: Fallbacks) -> Iterator[None]:
+    original = eval_frame._callback_from_stance  # noqa: SLF001 (no public stance tells of what it let pass)
+    # What found nothing once in a request is not looked up again: that costs more than a small block itself.
+    missed: dict[int, object] = {}
+
+    def counting(callback: Any) -> Any:  # noqa: ANN401
+        if callback in (False, None):
+            return callback
+        if id(callback) in missed:
+            fallbacks.count += 1
+            return None
+
+        def found_nothing() -> None:
+            fallbacks.count += 1
+            missed[id(callback)] = callback
+
+        return _run_eagerly(callback, found_nothing)
+
+    eval_frame._callback_from_stance = counting  # noqa: SLF001
+    try:
+        yield
+    finally:
+        eval_frame._callback_from_stance = original  # noqa: SLF001
+
+
+def _run_eagerly(callback: Any, note: Callable[[], None]) -> Any:  # noqa: ANN401
+    """What Dynamo asks where nothing compiled fits; what is called from there may again run compiled."""
+    eagerly = FrameExecStrategy(FrameAction.SKIP, FrameAction.RUN_ONLY)
+
+    def found_nothing(frame: Any, *_: object, **__: object) -> ConvertFrameReturn:  # noqa: ANN401
+        if trace_rules.check(frame.f_code) or not convert_frame.has_tensor_in_frame(frame):
+            return ConvertFrameReturn()  # nothing that would ever be compiled
+        note()
+        return ConvertFrameReturn(frame_exec_strategy=eagerly, apply_to_code=False)
+
+    # Compiled code is looked up by the compiler that made it.
+    found_nothing._torchdynamo_orig_backend = callback  # type: ignore[attr-defined]  # noqa: SLF001
+    return found_nothing
+
+
+@contextmanager
+def no_silent_limit() -> Iterator[None]:
+    """Has a function that used up its compiled variants raise instead of running uncompiled for good."""
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):  # noqa: SLF001
         yield
 
 
@@ -112,3 +176,22 @@ def compiled_scope(module: nn.Module) -> str:
 
 def _is_compiled(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None  # torch tells it nowhere else
+
+
+def compiler_state() -> tuple[object, ...]:
+    """Returns what the compiler changes in the process while it runs; equal again when it is at rest."""
+    functorch = torch._C._functorch  # noqa: SLF001
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch._C._len_torch_dispatch_stack(),  # noqa: SLF001
+        torch._C._len_torch_function_stack(),  # noqa: SLF001
+        functorch.get_dynamic_layer_stack_depth(),
+        torch._C._dynamo.eval_frame.get_eval_frame_callback(),  # noqa: SLF001
+        eval_frame._stance.stance,  # noqa: SLF001
+        torch._guards.TracingContext.try_get() is None,  # noqa: SLF001
+        torch._guards.CompileContext.try_get() is None,  # noqa: SLF001
+        torch.compiler.is_compiling(),
+    )

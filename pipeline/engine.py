@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from textwrap import shorten
+from typing import cast
 
 import torch
 from PIL import Image
@@ -29,15 +30,16 @@ from pipeline.errors import (
     WarmupIncomplete,
 )
 from pipeline.inputs import Fitted, Inputs, fit, stand_in
+from pipeline.interruption import Interruption
 from pipeline.load import Pipe, load_pipeline
 from pipeline.lora import Loras
 from pipeline.memory import catching_out_of_memory, find_device, free_memory
 from pipeline.record import Record
 from pipeline.render import Pass, render_pass
-from pipeline.rendering import Picture, PreparationStep, Rendering, StepName
+from pipeline.rendering import Picture, PreparationStep, Rendering, ShapeReport, StepName
 from pipeline.siblings import Siblings
-from pipeline.warmup import count_steps, plan_warm_up, run_warm_up
-from policy.cache import CacheDecision, decide_cache, forced
+from pipeline.warmer import Warmer
+from policy.cache import CacheDecision, decide_cache
 from policy.model_spec import ModelSpec
 from policy.plan import RenderPlan, make_plan
 from policy.request import RenderRequest
@@ -58,6 +60,14 @@ _NO_MOUNT = "this worker compiled the whole transformer without a cache; with on
 
 
 def _ignore(_: PreparationStep) -> None:
+    pass
+
+
+def _call(render: Callable[[], Pass]) -> Pass:
+    return render()
+
+
+def _each_step(_done: int) -> None:
     pass
 
 
@@ -100,7 +110,7 @@ class Engine:
         self._acceleration: Acceleration | None = None
         self._loras: Loras | None = None
         self._reference_steps: int | None = None
-        self._warm_shapes: set[tuple[int, int, int | None]] = set()
+        self._warmer: Warmer | None = None
 
     def prepare(self) -> list[PreparationStep]:
         """Loads, mounts, compiles and warms up, in this order and no other.
@@ -156,7 +166,7 @@ class Engine:
         decision = _SAFER if safer else self.decide(plan)
         record = Record(plan, decision)
         stance = self._ready()[1].plain() if safer else new_shape(self.policy["new_shape"])
-        with self._tidy_after_failure(), stance:
+        with self._tidy_after_failure(), stance as fallbacks:
             for index, seed in enumerate(plan.seeds):
                 each_step = _stopping(on_step, index * plan.executed_steps, record.total_steps)
                 done = catching_out_of_memory(
@@ -164,14 +174,43 @@ class Engine:
                     f"at {plan.width}x{plan.height}",
                 )
                 record.add(_picture(plan, index, seed, done), done, self._ready()[1].cached_steps())
-        return record.rendering(self._compile_facts(plan, safer=safer))
+        facts = self._warm().note(plan, decision, fallbacks)
+        acceleration = self._ready()[1]
+        effective = acceleration.effective()
+        facts |= {name: effective[name] for name in ("compile_scope", "attention")}
+        return record.rendering(facts | {"replayed": acceleration.is_replayed})
+
+    @property
+    def shapes(self) -> ShapeReport:
+        """Which shapes run compiled and which do not, although requests had them."""
+        return self._warm().report()
+
+    @property
+    def wants_warm_up(self) -> bool:
+        """Whether requests had shapes that can be warmed while there is nothing else to do."""
+        return self._warm().wants
+
+    def warm_next(self, interruption: Interruption) -> str | None:
+        """Warms the shape that most requests had and that ran uncompiled.
+
+        Args:
+            interruption: A signal's handler may strike it; this is then left within a moment, the shape is
+                still wanted, and the next job is not affected.
+
+        Returns:
+            The shape, warm now or given up; None when there was none.
+
+        Raises:
+            Interrupted: It was left.
+            CompilerUnsound: The compiler did not come to rest after that; this process can render no more.
+        """
+        return self._warm().next(interruption)
 
     def close(self) -> None:
         """Lets go of the weights and frees their memory. The engine can be prepared again."""
         if self._acceleration is not None:
             self._acceleration.release()
-        self._acceleration = self._pipe = self._siblings = self._loras = None
-        self._warm_shapes = set()
+        self._acceleration = self._pipe = self._siblings = self._loras = self._warmer = None
         free_memory()
 
     def decide(self, plan: RenderPlan) -> CacheDecision:
@@ -190,6 +229,10 @@ class Engine:
         if self._pipe is None or self._acceleration is None:
             raise LoadFailed(f"{self.spec.id} is not loaded: prepare() comes first, and close() last")
         return self._pipe, self._acceleration
+
+    def _warm(self) -> Warmer:
+        self._ready()
+        return cast("Warmer", self._warmer)
 
     def _do_step(self, name: StepName, do: Callable[[], dict[str, object]]) -> None:
         self._report(PreparationStep(name, "started"))
@@ -214,6 +257,7 @@ class Engine:
         self._acceleration = self._accelerate(pipe)
         self._siblings = Siblings(pipe, self.spec)
         self._loras = Loras(pipe, self.spec, in_place=self._writes_in_place())
+        self._warmer = self._make_warmer(pipe, self._acceleration)
         return {
             "device": str(self.device),
             "dtype": str(parameter.dtype).removeprefix("torch."),
@@ -269,39 +313,35 @@ class Engine:
             detail["reason"] = "the transformer declares no repeated blocks, so all of it is compiled"
         return detail
 
-    def _warm_up(self) -> dict[str, object]:
-        if not self.policy["warmup"]:
-            return {"skipped": self.policy.options["warmup"].reason}
-        pipe, acceleration = self._ready()
-        cached = self._reference_steps is not None
-        warm_up = plan_warm_up(
+    def _make_warmer(self, pipe: Pipe, acceleration: Acceleration) -> Warmer:
+        return Warmer(
             self.spec,
-            _sizes(self.policy["warmup_sizes"]) or (self.spec.size.default,),
-            steps=count_steps(functools.partial(split_steps, pipe, self.spec), cached=cached),
-            compiled=acceleration.is_compiled,
-            cached=cached,
+            self.policy,
+            acceleration,
+            split=functools.partial(split_steps, pipe, self.spec),
+            decide=self.decide,
+            run=self._run_warming,
+            reference_steps=self._reference_steps,
         )
-        with acceleration.recording():
-            detail = run_warm_up(warm_up, self._warm_pass)
-        self._warm_shapes = {_shape(plan) for plan in warm_up.plans}
-        self._mount()
-        free_memory()  # what compiling left behind is collected now and not in the first request
+
+    def _warm_up(self) -> dict[str, object]:
+        with self._ready()[1].recording():
+            detail = self._warm().warm_up()
+        if self.policy["warmup"]:
+            self._mount()
+            free_memory()  # what compiling left behind is collected now and not in the first request
         return detail
 
-    def _warm_pass(self, plan: RenderPlan) -> tuple[int, ...]:
-        # Where there is a kernel for those who allow it, that is the one with something to set up.
-        plan = plan.model_copy(update={"quality": "high"})
-        self._run(plan, self._with_reuse(plan), plan.seed, lambda _: None, stand_in(plan))
-        return self._ready()[1].cached_steps()
-
-    def _with_reuse(self, plan: RenderPlan) -> CacheDecision:
-        """The cache as a request like this one has it, but with a step of this short pass reused."""
-        if self._reference_steps is None:
-            return self.decide(plan)
-        decision = self.decide(plan.model_copy(update={"num_inference_steps": self._reference_steps}))
-        steps = split_steps(self._ready()[0], self.spec, plan.executed_steps)
-        configs = tuple(map(forced, decision.configs or (), steps))
-        return CacheDecision(configs, decision.preset, decision.reason)
+    def _run_warming(
+        self,
+        plan: RenderPlan,
+        decision: CacheDecision,
+        *,
+        each_step: Callable[[int], None] = _each_step,
+        around: Callable[[Callable[[], Pass]], Pass] = _call,
+    ) -> None:
+        with self._tidy_after_failure():
+            self._run(plan, decision, plan.seed, each_step, stand_in(plan), around)
 
     def _run(
         self,
@@ -310,13 +350,17 @@ class Engine:
         seed: int,
         each_step: Callable[[int], None],
         given: Fitted | None,
+        around: Callable[[Callable[[], Pass]], Pass] = _call,
     ) -> Pass:
         pipe, acceleration = self._ready()
         pipe = pipe if self._siblings is None else self._siblings.of(plan)
         if self._loras is not None:
             self._loras.switch(plan.lora)
         acceleration.prepare_for(decision, plan.quality)
-        done = render_pass(pipe, self.spec, plan, seed, device=self.device, each_step=each_step, given=given)
+        render = functools.partial(
+            render_pass, pipe, self.spec, plan, seed, device=self.device, each_step=each_step, given=given
+        )
+        done = around(render)
         acceleration.check_executed()
         return done
 
@@ -333,30 +377,6 @@ class Engine:
             if self.policy["offload"] in ("model", "group"):
                 pipe.maybe_free_model_hooks()
             raise
-
-    def _compile_facts(self, plan: RenderPlan, *, safer: bool) -> dict[str, object]:
-        acceleration = self._ready()[1]
-        warm = _shape(plan) in self._warm_shapes
-        # At a shape that is not warm some or all of it may have run uncompiled, so it is not called compiled.
-        return {
-            "compiled": acceleration.is_compiled
-            and not safer
-            and (warm or self.policy["new_shape"] == "compile"),
-            "compile_scope": acceleration.effective()["compile_scope"],
-            "warm_shape": warm,
-            "attention": acceleration.effective()["attention"],
-            "replayed": acceleration.is_replayed,
-        }
-
-
-def _shape(plan: RenderPlan) -> tuple[int, int, int | None]:
-    return (plan.width, plan.height, plan.num_frames)
-
-
-def _sizes(texts: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """`WxH` as the resolver has checked it -> (W, H)."""
-    pairs = (text.lower().split("x") for text in texts)
-    return tuple((int(width), int(height)) for width, height in pairs)
 
 
 def _stopping(on_step: Callable[[int, int], bool], before: int, total: int) -> Callable[[int], None]:

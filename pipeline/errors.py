@@ -63,6 +63,13 @@ class WarmupIncomplete(PipelineError):
     code = "warmup_incomplete"
 
 
+class CompilerUnsound(PipelineError):
+    """The compiler did not come to rest when it was left in the middle; only a new process renders again."""
+
+    code = "compiler_unsound"
+    retryable = True
+
+
 class MountFailed(PipelineError):
     """Cache-DiT could not be mounted; the mount was undone."""
 

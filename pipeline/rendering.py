@@ -62,3 +62,18 @@ class Rendering:
     pictures: tuple[Picture, ...]
     timings_ms: dict[str, float]
     acceleration: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeReport:
+    """Which shapes run compiled, and which do not although requests had them.
+
+    Attributes:
+        warm: Shapes at which a request runs compiled; None where nothing is compiled, so that all run alike.
+        cold: Shapes not warm yet -> requests that ran uncompiled there; None where nothing is compiled.
+        note: One sentence for a person; None when there is nothing to say.
+    """
+
+    warm: tuple[str, ...] | None = None
+    cold: dict[str, int] | None = None
+    note: str | None = None

@@ -10,7 +10,12 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from contextlib import suppress
 from multiprocessing.sharedctypes import RawValue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import signal
 
 
 class _Cells(ctypes.Structure):
@@ -30,6 +35,10 @@ class _Cells(ctypes.Structure):
         ("idle_since", ctypes.c_double),
         ("turned_at", ctypes.c_double),
         ("listened_at", ctypes.c_double),
+        ("wanted", ctypes.c_longlong),
+        ("warming", ctypes.c_longlong),
+        ("offered", ctypes.c_longlong),
+        ("called_back_at", ctypes.c_double),
     )
 
     warm_pid: int
@@ -47,6 +56,10 @@ class _Cells(ctypes.Structure):
     idle_since: float
     turned_at: float
     listened_at: float
+    wanted: int
+    warming: int
+    offered: int
+    called_back_at: float
 
 
 #: Seconds that the parent's event loop may take for a turn before it counts as stuck; a busy machine needs
@@ -87,7 +100,35 @@ class Board:
     @property
     def idle(self) -> bool:
         """Whether a message could be taken now: a warm child that holds none, and no stop."""
-        return self.open and not self.cells.holding and not self.busy
+        return self.open and not self.cells.holding and not self.busy and not self.called_back
+
+    @property
+    def offered(self) -> bool:
+        """Whether the child was given a shape to warm and has not come back from it."""
+        return bool(self.cells.offered)
+
+    @property
+    def called_back(self) -> bool:
+        """Whether the child is to leave the shape that it warms, because a message has come."""
+        return self.cells.called_back_at > 0
+
+    def may_warm(self, idle_s: float) -> bool:
+        """Whether shapes are wanted and there has been nothing else to do for ``idle_s`` seconds."""
+        rested = time.monotonic() - self.cells.idle_since > idle_s
+        return bool(self.cells.wanted) and rested and self.idle and not self.offered
+
+    def offer(self) -> None:
+        """Say that the child is given a shape to warm."""
+        self.cells.called_back_at = 0
+        self.cells.offered = 1
+
+    def withdraw(self) -> None:
+        """Say that the child has come back from it, or is dead."""
+        self.cells.called_back_at = self.cells.offered = 0
+
+    def call_back(self) -> None:
+        """Say that the child is to leave it."""
+        self.cells.called_back_at = self.cells.called_back_at or time.monotonic()
 
     @property
     def turns(self) -> bool:
@@ -118,7 +159,7 @@ class Board:
 
     def begin_child(self) -> None:
         """Say that this process is the child now, and cold."""
-        self.cells.warm_pid = 0
+        self.cells.warm_pid = self.cells.warming = self.cells.wanted = 0
         self.end_job()
         self.release()
         self.cells.child_pid = os.getpid()
@@ -165,3 +206,9 @@ def lives(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
         return False
+
+
+def tell(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a child that may have died and been reaped since it was looked at."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -25,12 +25,13 @@ from pipeline.errors import LoadFailed, PipelineError
 from tasks import predecessor
 from tasks.engine import load_pipeline_engine
 from tasks.patience import DATABASE_ERRORS
+from tasks.shapes import tell_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from core.settings import Settings
-    from pipeline.rendering import PreparationStep
+    from pipeline.rendering import PreparationStep, ShapeReport
     from policy.model_spec import ModelSpec
     from policy.modes import Hardware
     from policy.resolve import Policy
@@ -88,6 +89,7 @@ class Child:
 
     Attributes:
         sound: False once the device does not work any more.
+        shapes_told: What the row says of shapes.
     """
 
     setup: Setup
@@ -95,6 +97,7 @@ class Child:
     database: Database
     artifacts: ArtifactStore
     sound: bool = field(default=True, init=False)
+    shapes_told: ShapeReport | None = field(default=None, init=False)
     settings: Settings = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +132,7 @@ def prepare(setup: Setup) -> None:
         engine = _make_engine(setup, record)
         engine.prepare()
         _child = Child(setup, engine, database, ArtifactStore(setup.settings.artifacts_url))
+        tell_shapes(_child)
         record.ready()
     except Exception as error:  # noqa: BLE001 - whatever it is, no job may reach this child
         _give_up(setup, record, error)

@@ -6,13 +6,14 @@ else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pipeline.inputs import Inputs
-    from pipeline.rendering import PreparationStep, Rendering
+    from pipeline.interruption import Interruption
+    from pipeline.rendering import PreparationStep, Rendering, ShapeReport
     from policy.model_spec import ModelSpec
     from policy.plan import RenderPlan
     from policy.resolve import Policy
@@ -41,6 +42,19 @@ class Engine(Protocol):
         safer: bool,
         inputs: Inputs | None,
     ) -> Rendering: ...
+
+
+@runtime_checkable
+class LearnsShapes(Protocol):
+    """An engine that can warm, between two jobs, the shapes that requests had."""
+
+    @property
+    def shapes(self) -> ShapeReport: ...
+
+    @property
+    def wants_warm_up(self) -> bool: ...
+
+    def warm_next(self, interruption: Interruption) -> str | None: ...
 
 
 class EngineFactory(Protocol):

@@ -13,9 +13,11 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
+from celery.signals import task_received
 
 from tasks.app import eviction_policy, tell_eviction
 from tasks.board import lives
+from tasks.idle import Offers
 
 if TYPE_CHECKING:
     from tasks.board import Board
@@ -26,6 +28,9 @@ LOOK_S = 0.25
 
 def make_gate(board: Board) -> type[bootsteps.StartStopStep]:
     """Build the consumer step that asks ``board`` before each read, and looks after its child."""
+    offers = Offers(board)
+    # Sent for each message before the pool is asked for a place for it.
+    task_received.connect(offers.call_back, weak=False)
 
     class Gate(bootsteps.StartStopStep):
         requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -48,12 +53,13 @@ def make_gate(board: Board) -> type[bootsteps.StartStopStep]:
             self.timer = c.hub.call_repeatedly(LOOK_S, self.look, c)
 
         def look(self, c: Any) -> None:  # noqa: ANN401
-            """Replace a dead child now; the turn of the event loop that this takes asks the gate."""
+            """Replace a dead child now, or give an idle one work; the turn that this takes asks the gate."""
             board.turn()
             pid = board.cells.child_pid
             if pid and not lives(pid):
                 # Celery hears of the death a moment before the process can be reaped, and then not for 5 s.
                 c.pool.maintain_pool()
+            offers.offer(c)
 
         def stop(self, c: Any) -> None:  # noqa: ANN401, ARG002
             if self.timer is not None:  # a connection may be lost before this step has started

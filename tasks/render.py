@@ -13,7 +13,7 @@ from structlog.contextvars import bound_contextvars
 from core import store, workers
 from core.ids import is_id
 from core.log import get_logger
-from tasks import attempt, child
+from tasks import attempt, child, shapes
 from tasks.outbox import send
 from tasks.patience import patiently
 
@@ -62,7 +62,9 @@ def _render(me: child.Child, job_id: object) -> str:
         _log.info("job.not_claimed", job_id=job_id)
         return "not there to be taken"
     with bound_contextvars(job_id=job.id, attempt=job.attempt, worker=me.setup.worker_id):
-        return attempt.run(me, job)
+        ended = attempt.run(me, job)
+    shapes.tell_shapes(me)
+    return ended
 
 
 @patiently

@@ -11,15 +11,15 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from core import workers
 from core.db import Database
 from core.log import get_logger
 from core.workers import WorkerState
-from tasks.board import lives
+from tasks.board import lives, tell
 from tasks.hearing import DEAF, Hearing
+from tasks.idle import CALL_BACK
 from tasks.patience import DATABASE_ERRORS
 
 if TYPE_CHECKING:
@@ -47,12 +47,6 @@ _log = get_logger()
 def hold_forks() -> None:
     """Make every later fork of this process wait for ``FORK``."""
     os.register_at_fork(before=FORK.acquire, after_in_parent=FORK.release, after_in_child=FORK.release)
-
-
-def tell(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a child that may have died and been reaped since it was looked at."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 class Watch(threading.Thread):
@@ -110,6 +104,7 @@ class Watch(threading.Thread):
         if self._board.draining:
             self._drain()
         self._kill_hung()
+        self._call_back()
         self._hearing.look()
         self._beat()
         if self._board.cells.deaf:
@@ -171,6 +166,18 @@ class Watch(threading.Thread):
             self._kill("its job did not stop when it had to")
         elif self._board.busy and cells.beat_at and now > cells.beat_at + frozen_s:
             self._kill("its heartbeat stands still")
+
+    def _call_back(self) -> None:
+        """Have the child leave what it warms: a signal may have come at a moment when it was not heeded."""
+        cells, now = self._board.cells, time.monotonic()
+        if not cells.warming:
+            return
+        if self._board.ends:
+            self._board.call_back()
+        if self._board.called_back:
+            tell(cells.child_pid, CALL_BACK)
+        if self._board.called_back and now > cells.called_back_at + self._setup.kill_grace_s:
+            self._kill("it does not leave the shape that it warms")
 
     def _kill(self, reason: str) -> None:
         pid = self._board.cells.child_pid

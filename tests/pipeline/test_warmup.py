@@ -121,7 +121,7 @@ def test_a_second_round_that_compiles_is_not_warm(tiny_spec: ModelSpec) -> None:
 def test_a_worker_whose_warm_up_reaches_no_reused_step_is_not_ready(
     tiny_spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.engine.forced", _all_computed)
+    monkeypatch.setattr("pipeline.warmer.forced", _all_computed)
     engine = Engine(tiny_spec, resolved(tiny_spec), device="cpu")
     with pytest.raises(WarmupIncomplete, match=r"reused \[0\] steps"):
         engine.prepare()

@@ -1,0 +1,177 @@
+"""Warms one engine: before its first job what was declared, later, while it is idle, what requests had.
+
+It also keeps the account of shapes: what each job found compiled and what not.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pipeline.acceleration import Acceleration
+from pipeline.compilation import Fallbacks
+from pipeline.idle import warm_shape
+from pipeline.interruption import Interruption
+from pipeline.render import Pass
+from pipeline.rendering import ShapeReport
+from pipeline.shapes import Shape, Shapes
+from pipeline.warmup import count_steps, plan_warm_up, run_warm_up
+from policy.cache import CacheDecision, forced
+from policy.model_spec import ModelSpec
+from policy.plan import RenderPlan
+from policy.resolve import Policy
+
+
+class RunPass(Protocol):
+    """Runs one pass of a plan; ``around`` is given the pipeline's own work and calls it."""
+
+    def __call__(
+        self,
+        plan: RenderPlan,
+        decision: CacheDecision,
+        *,
+        each_step: Callable[[int], None] = ...,
+        around: Callable[[Callable[[], Pass]], Pass] = ...,
+    ) -> None: ...
+
+
+class Warmer:
+    """Warms the passes that an engine gives it to run."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        policy: Policy,
+        acceleration: Acceleration,
+        *,
+        split: Callable[[int], Sequence[int]],
+        decide: Callable[[RenderPlan], CacheDecision],
+        run: RunPass,
+        reference_steps: int | None,
+    ) -> None:
+        """Takes over what it needs of the engine; runs nothing yet.
+
+        Args:
+            spec: The model.
+            policy: Its resolved options.
+            acceleration: The state of its transformers.
+            split: Steps of a job -> executed steps of each transformer.
+            decide: How a plan is cached.
+            run: Runs a pass.
+            reference_steps: A step count at which this worker's requests are cached; None: they are not.
+        """
+        self._spec = spec
+        self._policy = policy
+        self._acceleration = acceleration
+        self._split = split
+        self._decide = decide
+        self._run = run
+        self._reference_steps = reference_steps
+        self._shapes = Shapes(matter=False)
+
+    def warm_up(self) -> dict[str, object]:
+        """Warms everything that was declared.
+
+        Returns:
+            Facts for the preparation record.
+
+        Raises:
+            WarmupIncomplete: Something that requests will run was not reached.
+        """
+        compiled, cached = self._acceleration.is_compiled, self._reference_steps is not None
+        self._shapes = Shapes(matter=compiled)
+        if not self._policy["warmup"]:
+            return {"skipped": self._policy.options["warmup"].reason}
+        warm_up = plan_warm_up(
+            self._spec,
+            _sizes(self._policy["warmup_sizes"]) or (self._spec.size.default,),
+            steps=count_steps(self._split, cached=cached),
+            compiled=compiled,
+            cached=cached,
+        )
+        detail = run_warm_up(warm_up, self._pass)
+        for plan in warm_up.plans:
+            self._shapes.add_warm(self._shape(plan, cached=cached))
+        return detail
+
+    def note(
+        self, plan: RenderPlan, decision: CacheDecision, fallbacks: Fallbacks | None
+    ) -> dict[str, object]:
+        """Notes what a job found compiled.
+
+        Args:
+            plan: The job's.
+            decision: How it was cached.
+            fallbacks: Counted while it ran; None: it ran uncompiled on purpose.
+
+        Returns:
+            What is true of the job.
+        """
+        shape = self._shape(plan, cached=decision.configs is not None)
+        compiled = self._acceleration.is_compiled and fallbacks is not None
+        calls = fallbacks.count if fallbacks is not None else 0
+        if compiled and calls:
+            self._shapes.add_cold(shape, plan)
+        elif compiled:
+            self._shapes.add_warm(shape)
+        return {
+            "compiled": compiled and not calls,
+            "uncompiled_calls": calls,
+            "warm_shape": shape in self._shapes,
+        }
+
+    def report(self) -> ShapeReport:
+        """Which shapes run compiled and which do not, although requests had them."""
+        return self._shapes.report()
+
+    @property
+    def wants(self) -> bool:
+        """Whether there is a shape to warm while idle."""
+        return self._shapes.most_wanted() is not None
+
+    def next(self, interruption: Interruption) -> str | None:
+        """Warms the shape that most requests had and that ran uncompiled; see `Engine.warm_next`."""
+        wanted = self._shapes.most_wanted()
+        if wanted is None:
+            return None
+        shape, plan = wanted
+        problem = warm_shape(functools.partial(self._idle_pass, shape, plan, interruption), interruption)
+        if problem is None:
+            self._shapes.add_warm(shape)
+        else:
+            self._shapes.give_up(shape, problem)
+        return str(shape)
+
+    def _pass(self, plan: RenderPlan) -> Sequence[int]:
+        steps = self._reference_steps or plan.num_inference_steps
+        # Where there is a kernel for those who allow it, that is the one with something to set up.
+        plan = plan.model_copy(update={"quality": "high"})
+        like = plan.model_copy(update={"num_inference_steps": steps})
+        self._run(plan, self._with_reuse(self._decide(like), plan))
+        return self._acceleration.cached_steps()
+
+    def _idle_pass(self, shape: Shape, plan: RenderPlan, interruption: Interruption) -> None:
+        """A short pass in the shape of a request; only the pipeline's own work can be left in its middle."""
+        steps = count_steps(self._split, cached=shape.cached)
+        whole = None if plan.strength is None else 1.0  # every step is run
+        short = plan.model_copy(update={"num_inference_steps": steps, "n": 1, "seed": 0, "strength": whole})
+        decision = self._with_reuse(self._decide(plan), short)
+        interruption.check()
+        self._run(short, decision, each_step=lambda _: interruption.check(), around=interruption.run)
+
+    def _with_reuse(self, decision: CacheDecision, plan: RenderPlan) -> CacheDecision:
+        """The cache as decided for a request, but with a step of this short pass reused."""
+        if decision.configs is None:
+            return decision
+        configs = tuple(map(forced, decision.configs, self._split(plan.executed_steps)))
+        return CacheDecision(configs, decision.preset, decision.reason)
+
+    def _shape(self, plan: RenderPlan, *, cached: bool) -> Shape:
+        guided = self._spec.guidance.steers(plan.guidance_scale)
+        start = "" if plan.image is None else "from a picture" if plan.mask is None else "in a mask"
+        return Shape(plan.width, plan.height, plan.num_frames, guided, cached, start)
+
+
+def _sizes(texts: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """`WxH` as the resolver has checked it -> (W, H)."""
+    pairs = (text.lower().split("x") for text in texts)
+    return tuple((int(width), int(height)) for width, height in pairs)
