@@ -10,6 +10,7 @@
     │   └── NotReady
     ├── Gone
     │   └── InputGone
+    ├── DamagedArchive
     ├── IdempotencyMismatch
     ├── DatabaseNotUpgraded
     └── Unavailable
@@ -95,6 +96,12 @@ class InputGone(Gone):
     """A picture that the job draws from is no longer kept; upload it again and order anew."""
 
     code = "input_gone"
+
+
+class DamagedArchive(AppError):
+    """An archive is not what it should be."""
+
+    code = "damaged_archive"
 
 
 class IdempotencyMismatch(AppError):

@@ -60,6 +60,10 @@ class Settings(BaseSettings):
     """Operator's folder of model files, which may add to the bundled ones or replace them."""
     models_dir: Path | None = None
     """Folder of local weights."""
+    compile_cache_dir: Path | None = None
+    """Folder of what compilers made, which workers of one machine share; default: in ``data_dir``."""
+    compile_cache_gb: float = Field(4.0, gt=0, le=10_000)
+    """Most gigabytes of it that are kept there, and the most that one archive may have."""
     public_url: str | None = None
     """How callers reach the API; default: as they called it."""
     lease_s: float = Field(30.0, gt=0, le=DAY_S)
@@ -82,7 +86,12 @@ class Settings(BaseSettings):
         folder = Path(given.get("data_dir") or default_data_dir()).expanduser().absolute()
         return _urls(folder) | given | {"data_dir": folder}
 
-    @field_validator("catalogue_dir", "models_dir")
+    @property
+    def compile_cache_folder(self) -> Path:
+        """Return where what compilers made is kept."""
+        return self.compile_cache_dir or self.data_dir / "compile-cache"
+
+    @field_validator("catalogue_dir", "models_dir", "compile_cache_dir")
     @classmethod
     def _expand(cls, folder: Path | None) -> Path | None:
         return None if folder is None else folder.expanduser().absolute()

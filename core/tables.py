@@ -30,6 +30,7 @@ __all__ = [
     "Attempt",
     "Base",
     "Batch",
+    "CompileCache",
     "Event",
     "File",
     "Firing",
@@ -294,6 +295,21 @@ class Worker(Base):
         CheckConstraint(f"state IN ({words(WorkerState)})", name="state_known"),
         Index("ix_workers_alive", "state", "heartbeat_at"),
     )
+
+
+class CompileCache(Base):
+    """What compilers made for workers of one kind, kept for the next; the bytes lie elsewhere."""
+
+    __tablename__ = "compile_caches"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """Hash of ``facts``."""
+    sha256: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    facts: Mapped[Json]
+    """Model, versions, device and options that it fits."""
+    created_at: Mapped[datetime] = mapped_column(default=now())
+    used_at: Mapped[datetime] = mapped_column(default=now())
 
 
 class IdempotencyKey(Base):

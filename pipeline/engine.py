@@ -21,6 +21,7 @@ from PIL import Image
 from pipeline.acceleration import Acceleration, Backend
 from pipeline.boundary import split_steps, transformers_of
 from pipeline.compilation import CompilePlan, new_shape
+from pipeline.compile_facts import compile_facts
 from pipeline.errors import (
     LoadFailed,
     MountFailed,
@@ -179,6 +180,10 @@ class Engine:
         effective = acceleration.effective()
         facts |= {name: effective[name] for name in ("compile_scope", "attention")}
         return record.rendering(facts | {"replayed": acceleration.is_replayed})
+
+    def compile_facts(self) -> dict[str, object] | None:
+        """What decides whether it can use what another one's compiler made; None: nothing is compiled."""
+        return compile_facts(self.spec, self.policy, self.device) if self.policy["compile"] else None
 
     @property
     def shapes(self) -> ShapeReport:

@@ -8,8 +8,10 @@ request. Then the same passes are then run again, and
 others with a prompt of a length not seen before; they must compile nothing.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pipeline.compilation import compiles_so_far
 from pipeline.errors import WarmupIncomplete
@@ -31,6 +33,7 @@ _OTHER_LENGTHS = (
 )
 _UNSEEN_LENGTH = "a red boat by night"
 
+Result = TypeVar("Result")
 RunPass = Callable[[RenderPlan], Sequence[int]]
 
 
@@ -118,17 +121,34 @@ def run_warm_up(warm_up: WarmUp, run_pass: RunPass) -> dict[str, object]:
         WarmupIncomplete: A pass reused no step where it had to, or the second round compiled something.
     """
     before = compiles_so_far()
-    cached_steps = [_run(plan, run_pass, cached=warm_up.cached) for plan in warm_up.plans]
-    first_round = compiles_so_far() - before
+    clock = _Clock()
+    cached_steps = [clock.lap(_run(plan, run_pass, cached=warm_up.cached)) for plan in warm_up.plans]
     detail: dict[str, object] = {
         "passes": len(warm_up.plans),
         "sizes": sorted({f"{plan.width}x{plan.height}" for plan in warm_up.plans}),
         "cached_steps": cached_steps,
-        "compiles": first_round,
+        "compiles": compiles_so_far() - before,
+        "seconds_of_passes": clock.laps,
     }
     if warm_up.checks:
-        detail["compiles_second_round"] = _check_nothing_left(warm_up, run_pass)
+        clock = _Clock()
+        detail["compiles_second_round"] = clock.lap(_check_nothing_left(warm_up, run_pass))
+        detail["seconds_second_round"] = clock.laps[0]
     return detail
+
+
+class _Clock:
+    """Seconds of one thing after the other."""
+
+    def __init__(self) -> None:
+        self.laps: list[float] = []
+        self._since = time.perf_counter()
+
+    def lap(self, result: Result) -> Result:
+        now = time.perf_counter()
+        self.laps.append(round(now - self._since, 3))
+        self._since = now
+        return result
 
 
 def _run(plan: RenderPlan, run_pass: RunPass, *, cached: bool) -> list[int]:

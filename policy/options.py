@@ -162,6 +162,12 @@ def _compile_options() -> Iterator[Option]:
         allowed=("auto", True, False),
     )
     yield Option(
+        "compile_cache",
+        bool,
+        True,
+        "Keep what the compiler made, and begin with what a worker of the same kind has kept.",
+    )
+    yield Option(
         "capture",
         bool,
         False,

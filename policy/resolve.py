@@ -18,7 +18,7 @@ from policy.resolved import Policy, Resolved, Source
 
 __all__ = ["Policy", "Resolved", "Source", "resolve"]
 
-_COMPILE_DETAILS = ("compile_scope", "compile_mode", "compile_dynamic", "new_shape")
+_COMPILE_DETAILS = ("compile_scope", "compile_mode", "compile_dynamic", "compile_cache", "new_shape")
 _PLACEMENT = ("offload", "keep_resident", "vae_tiling")
 
 

@@ -23,12 +23,13 @@ from core.log import get_logger
 from core.workers import WorkerChanges, WorkerState
 from pipeline.errors import LoadFailed, PipelineError
 from tasks import predecessor
-from tasks.engine import load_pipeline_engine
+from tasks.compile_cache import FOLDER_VARIABLE, CompileCache
+from tasks.engine import Compiles, load_pipeline_engine
 from tasks.patience import DATABASE_ERRORS
 from tasks.shapes import tell_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from core.settings import Settings
     from pipeline.rendering import PreparationStep, ShapeReport
@@ -47,9 +48,12 @@ DEAF_S = 15.0
 COLD_DEATHS = 3
 #: Time for the parent to begin its end, so that it forks no successor of a child that could not load.
 FAREWELL_S = 1.0
+#: The step of the preparation that is about what the compiler made for other workers.
+COMPILE_CACHE = "compile cache"
 
 _STATES = {
     "import": WorkerState.LOADING,
+    "compile cache": WorkerState.LOADING,
     "load": WorkerState.LOADING,
     "mount": WorkerState.MOUNTING,
     "compile": WorkerState.COMPILING,
@@ -129,15 +133,52 @@ def prepare(setup: Setup) -> None:
         record.begin()
         _settle(database, setup)
         _check_starts(board)
+        operators = os.environ.get(FOLDER_VARIABLE)
         engine = _make_engine(setup, record)
+        artifacts = ArtifactStore(setup.settings.artifacts_url)
+        kept = _compile_cache(setup, record, engine, database, artifacts, operators)
         engine.prepare()
-        _child = Child(setup, engine, database, ArtifactStore(setup.settings.artifacts_url))
+        if kept is not None:
+            record.timed(COMPILE_CACHE, kept.save)
+        _child = Child(setup, engine, database, artifacts)
         tell_shapes(_child)
         record.ready()
     except Exception as error:  # noqa: BLE001 - whatever it is, no job may reach this child
         _give_up(setup, record, error)
     board.say_warm()
     _log.info("worker.ready", model=setup.spec.id, worker=setup.worker_id)
+
+
+def _compile_cache(
+    setup: Setup,
+    record: Record,
+    engine: Engine,
+    database: Database,
+    artifacts: ArtifactStore,
+    operators: str | None,
+) -> CompileCache | None:
+    """What was kept for a worker like this one, brought to where the compiler looks for it.
+
+    Args:
+        setup: What the worker is.
+        record: Where it is told.
+        engine: What compiles.
+        database: Where the hashes stand.
+        artifacts: Where archives are kept.
+        operators: The compiler's folder that the operator set. Torch sets it, too, as soon as it is imported.
+    """
+    facts = engine.compile_facts() if isinstance(engine, Compiles) else None
+    if facts is None or not setup.policy["compile_cache"]:
+        return None
+    if operators:
+        reason = f"{FOLDER_VARIABLE} is set: the compiler keeps its own cache there"
+        record.note(COMPILE_CACHE, "done", 0.0, {"result": "off", "reason": reason})
+        return None
+    cache = CompileCache(setup.settings, setup.worker_id, database, artifacts, facts)
+    # One that may have killed the last child is not tried again.
+    use = cache.restore if setup.board.cells.cold_starts <= 1 else cache.begin
+    record.timed(COMPILE_CACHE, use)
+    return cache
 
 
 def _settle(database: Database, setup: Setup) -> None:
@@ -253,6 +294,12 @@ class Record:
                     workers.update_worker(session, self._worker_id, state=_STATES[name])
         except DATABASE_ERRORS as error:
             _log.warning("worker.row_not_written", error=describe(error))
+
+    def timed(self, name: str, work: Callable[[], Mapping[str, object]]) -> None:
+        """Do ``work`` and note it, with its seconds and what it tells; one of the same name is replaced."""
+        started = time.monotonic()
+        detail = work()
+        self.note(name, "done", round(time.monotonic() - started, 3), detail)
 
     def ready(self) -> None:
         self._write(state=WorkerState.READY)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pipeline.inputs import Inputs
     from pipeline.interruption import Interruption
@@ -55,6 +55,14 @@ class LearnsShapes(Protocol):
     def wants_warm_up(self) -> bool: ...
 
     def warm_next(self, interruption: Interruption) -> str | None: ...
+
+
+@runtime_checkable
+class Compiles(Protocol):
+    """An engine that may compile."""
+
+    def compile_facts(self) -> Mapping[str, object] | None:
+        """What decides whether it can use what another one's compiler made; None: it compiles nothing."""
 
 
 class EngineFactory(Protocol):

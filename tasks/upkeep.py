@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from core import files, store, workers
+from core import compile_caches, files, store, workers
 from core.artifacts import ArtifactStore
 from core.db import Database
 from core.errors import AppError, DatabaseUnavailable
@@ -50,6 +50,8 @@ TIDY_EVERY_S = 3600.0
 TIDY_LOOK_S = 600.0
 #: A call may be repeated under its idempotency key for so long.
 KEY_LIFE_S = 24 * 3600.0
+#: What a compiler made and no worker used for so long is forgotten.
+COMPILE_CACHE_LIFE_S = 30 * 24 * 3600.0
 #: How long the row of a worker that has ended can be read.
 WORKER_LIFE_S = 7 * 24 * 3600.0
 SWEEP_BATCH = 500
@@ -211,6 +213,7 @@ def tidy_when_due(upkeep: Upkeep) -> None:
         forget_old_workers(upkeep)
         sweep_orphans(upkeep)
         give_up_old_files(upkeep)
+        forget_compile_caches(upkeep)
 
 
 def forget_old_keys(upkeep: Upkeep) -> int:
@@ -223,6 +226,20 @@ def forget_old_workers(upkeep: Upkeep) -> int:
     """Remove the rows of workers that ended long ago: each start of a worker adds one."""
     with upkeep.database.transaction() as session:
         return workers.forget_ended(session, WORKER_LIFE_S)
+
+
+def forget_compile_caches(upkeep: Upkeep) -> int:
+    """Forget what no worker used for long, and delete archives that nothing is noted of any more."""
+    found = list(upkeep.artifacts.list(compile_caches.PREFIX))
+    with upkeep.database.transaction() as session:
+        forgotten = compile_caches.forget_unused(session, COMPILE_CACHE_LIFE_S)
+        noted = compile_caches.archive_keys(session)
+    orphans = [key for key in found if key not in noted]
+    for key in orphans:
+        upkeep.artifacts.delete(key)
+    if orphans:
+        _log.info("compile_cache.archives_removed", count=len(orphans))
+    return forgotten
 
 
 def sweep_orphans(upkeep: Upkeep) -> int:

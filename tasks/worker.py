@@ -23,6 +23,7 @@ from core.workers import WorkerState
 from tasks import child, predecessor
 from tasks.app import DRAIN_S, RENDER, make_app, queue_of
 from tasks.board import Board
+from tasks.compile_cache import forget_live
 from tasks.engine import load_pipeline_engine
 from tasks.gate import make_gate
 from tasks.patience import DATABASE_ERRORS, patiently
@@ -102,6 +103,7 @@ def run_worker(
     code = _run_celery(setup, drain_s)
     watch.finish()
     _leave(setup)
+    forget_live(setup.settings, setup.worker_id)
     if setup.board.cells.failed:
         return child.LOAD_FAILED
     return 0 if setup.board.draining else code
