@@ -1,4 +1,4 @@
-"""Every benchmark of the queue can be called as its documentation says."""
+"""Every benchmark of the queue and the compiler can be called as its documentation says."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["queue_overhead", "bulk", "ticks", "chaos", "recovery", "endurance"]
+NAMES = ["queue_overhead", "bulk", "ticks", "chaos", "recovery", "endurance", "shapes", "cold_start"]
 IMPORT_ALL = f"import importlib\nfor name in {NAMES}: importlib.import_module(f'benchmarks.{{name}}')"
 
 

@@ -179,6 +179,7 @@ def test_a_compiler_that_does_not_come_to_rest_is_told_of(engine: Engine, door: 
         engine.warm_next(Interruption())
     door.then = lambda: None
     left.__exit__(None, None, None)
+    torch.set_grad_enabled(True)
     assert compiler_state() == at_rest
 
 
