@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from cli.benchmodel import bench_model
 from cli.exits import CliError, ExitCode
+from cli.places import places
 from cli.terminal import print_json, print_table, say
 
 OURS, REVERSED = "mount>compile>warmup", "compile>warmup>mount"
@@ -20,6 +22,7 @@ FIGURES = (
 )
 
 app = typer.Typer(help="Measure.", no_args_is_help=True)
+app.command("model")(bench_model)
 
 
 @app.callback()
@@ -68,16 +71,6 @@ def measure(model: str, order: str, compile_scope: str) -> dict[str, Any]:
         reason = (done.stderr or done.stdout).strip().splitlines()[-1:]
         raise CliError(f"the order {order} could not be measured: {' '.join(reason)}", ExitCode.FAILED)
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
-
-
-def places(model: str) -> list[str]:
-    """Where the operator's model files and local weights are."""
-    from core.settings import get_settings
-
-    settings = get_settings()
-    catalogue = ["--catalogue-dir", str(settings.catalogue_dir)] if settings.catalogue_dir else []
-    local = settings.models_dir / model if settings.models_dir else None
-    return [*catalogue, *(["--source", str(local)] if local and local.is_dir() else [])]
 
 
 def reduction_percent(orders: Mapping[str, Mapping[str, float]]) -> float:

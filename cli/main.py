@@ -15,6 +15,7 @@ from cli import (
     bench,
     demo,
     doctor,
+    evidence,
     explain,
     flower,
     health,
@@ -114,6 +115,7 @@ app.command(rich_help_panel=SERVERS)(flower.flower)
 app.add_typer(processes.database, name="db", rich_help_panel=SERVERS)
 app.add_typer(health.app, name="health", rich_help_panel=SERVERS)
 
+explain.app.command("evidence")(evidence.show_evidence)
 app.add_typer(explain.app, name="policy", rich_help_panel=TOOLS)
 app.add_typer(bench.app, name="bench", rich_help_panel=TOOLS)
 app.command("inspect", rich_help_panel=TOOLS)(provenance.inspect)

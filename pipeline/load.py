@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from pipeline.attention import switch_attention
 from pipeline.errors import LoadFailed, PipelineError, Unsupported, WeightsMissing
+from pipeline.fingerprint import BUNDLED
 from pipeline.memory import catching_out_of_memory, is_out_of_memory
 from pipeline.offload import offload_components
 from pipeline.quantize import quantisation
@@ -25,7 +26,6 @@ from policy.weights import text_encoders
 
 Pipe: TypeAlias = Any  # a diffusers pipeline; diffusers publishes no types
 
-BUNDLED = "bundled:"
 # Families whose decoder loses detail or overflows below float32; their own documentation loads it so.
 _FLOAT32_COMPONENTS = {"wan": ("vae",), "wan2.2": ("vae",)}
 # How diffusers, transformers and the hub client say that a file is not there.

@@ -30,6 +30,7 @@ ELSEWHERE = {
     "renderq submit": "tests/e2e/test_up.py",
     "docker compose": "tests/docker/test_compose.py",
     "docker/.env": "tests/docker/test_files.py",
+    "renderq bench model": "tests/cli/test_benchmodel.py",
     "renderq db upgrade": "tests/e2e/test_up.py",
     "renderq api": "tests/e2e/test_up.py",
     "renderq upkeep": "tests/e2e/test_up.py",

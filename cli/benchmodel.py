@@ -1,0 +1,117 @@
+"""`renderq bench model`: one model in each way of running it, in fresh processes, beside each other."""
+
+import datetime as dt
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.evidencefile import choose_folder, write_row
+from cli.exits import CliError
+from cli.terminal import print_json, print_table, say
+from cli.variants import Bench, Measured
+
+if TYPE_CHECKING:
+    from policy.evidence import Evidence
+
+COLUMNS = (
+    *("way", "ready s", "first s", "steady s", "first/steady", "compiles"),
+    *("memory MB", "PSNR dB", "worst dB", "adherence"),
+)
+
+
+def bench_model(
+    model: Annotated[str, typer.Argument(help="Model.")],
+    *,
+    matrix: Annotated[
+        str, typer.Option(help="Axes, comma separated: compile, cache, scope.")
+    ] = "compile,cache,scope",
+    rounds: Annotated[int, typer.Option(min=1, help="Fresh processes of each way; 3 back an opt-in.")] = 3,
+    requests: Annotated[int, typer.Option(min=1, help="Requests after the first, in each process.")] = 7,
+    prompts: Annotated[
+        Path | None, typer.Option(help="File with a prompt a line, used in turn. Default: some of ours.")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Keep the figures as evidence.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts: each process as well.")] = False,
+) -> None:
+    """Measure a model compiled and not, cached and not, each way in fresh processes, in turn.
+
+    "first" is the first request after ready and "steady" the median of the next ones, text to picture. PSNR
+    is the distance from the uncached eager pictures of the same seeds. Every process starts with an empty
+    compiler cache. Takes minutes on a GPU and tens of minutes on a CPU.
+    """
+    from cli.explain import load_catalogue
+    from policy.variants import parse_axes, plan_variants
+
+    spec = load_catalogue().get_model(model)
+    variants = plan_variants(spec, parse_axes(matrix))
+    folder = choose_folder() if write else None
+    with tempfile.TemporaryDirectory(prefix="renderq-bench-") as scratch:
+        bench = Bench(spec, Path(scratch), requests, read_prompts(prompts))
+        measured = bench.run(variants, rounds)
+        row = make_row(measured, command_of(model, matrix, rounds, requests, prompts))
+    if folder is not None:
+        say(f"kept in {write_row(row, folder)}")
+    if as_json:
+        print_json({**row.model_dump(mode="json"), "processes": measured.processes})
+    else:
+        show(row)
+
+
+def read_prompts(file: Path | None) -> list[str] | None:
+    """The prompts of a file, or None when none was given."""
+    if file is None:
+        return None
+    try:
+        found = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"--prompts: {error}") from error
+    if not found:
+        raise CliError(f"--prompts: {file} holds no prompt")
+    return found
+
+
+def command_of(model: str, matrix: str, rounds: int, requests: int, prompts: Path | None) -> str:
+    """What to type to repeat it."""
+    words = ["renderq", "bench", "model", model, "--matrix", matrix]
+    words += ["--rounds", str(rounds), "--requests", str(requests)]
+    return shlex.join([*words, *(["--prompts", prompts.name] if prompts else [])])
+
+
+def make_row(measured: "Measured", command: str) -> "Evidence":
+    """The row that is kept."""
+    from policy.evidence import Evidence
+
+    facts: dict[str, Any] = {**measured.facts, "command": command, "date": dt.datetime.now(dt.UTC).date()}
+    return Evidence.model_validate({**facts, "figures": measured.figures, "failed": measured.failed})
+
+
+def show(row: "Evidence") -> None:
+    """The row as a table, and whether compiling wins."""
+    print_table(COLUMNS, [_cells(figures) for figures in row.figures])
+    for failed in row.failed:
+        print(f"not measured: {failed}")
+    for pair in row.comparisons():
+        verdict = "wins" if pair.wins else "does not win"
+        print(
+            f"compiling {verdict} ({pair.compiled.scope}, cache {pair.compiled.cache}): "
+            f"first request {pair.first_percent:+.1f} %, steady state {pair.steady_percent:+.1f} %"
+        )
+    print(f"{row.device_name} ({row.device}); load average up to {row.load}; rounds: {row.rounds}")
+
+
+def _cells(figures: Any) -> tuple[object, ...]:  # noqa: ANN401 - policy is not imported before it is needed
+    return (
+        f"{figures.scope or 'eager'}/{figures.cache}",
+        f"{figures.ready_s:.1f}",
+        f"{figures.first_s:.3f}",
+        f"{figures.steady_s:.3f}",
+        f"{figures.first_s / figures.steady_s:.2f}",
+        f"{figures.compiles_warmup}+{figures.compiles_requests}",
+        f"{figures.memory_mb:.0f}",
+        "same" if figures.psnr_db is None else f"{figures.psnr_db:.1f}",
+        "same" if figures.psnr_worst_db is None else f"{figures.psnr_worst_db:.1f}",
+        None if figures.adherence is None else f"{figures.adherence:.1%}",
+    )
