@@ -23,9 +23,9 @@ up: $(VENV)/.worker ## run the whole system on this machine until Ctrl-C
 test: check ## every check and every test
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup
 
-chaos: $(VENV)/.dev ## break a running system at random, on both databases, and check that no job is lost
-	@$(BIN)/python -m benchmarks.chaos --jobs 1000 --seed $(or $(SEED),1) --database sqlite
-	@$(BIN)/python -m benchmarks.chaos --jobs 1000 --seed $(or $(SEED),1) --database postgresql
+chaos: $(VENV)/.dev ## break a running system at random, on both databases, and check that no job is lost: make chaos [ORDERS=1000] [SEED=1]
+	@$(BIN)/python -m benchmarks.chaos --jobs $(or $(ORDERS),1000) --seed $(or $(SEED),1) --database sqlite
+	@$(BIN)/python -m benchmarks.chaos --jobs $(or $(ORDERS),1000) --seed $(or $(SEED),1) --database postgresql
 
 check: $(VENV)/.dev ## lint, format, types, import rule
 	@$(BIN)/ruff check .

@@ -18,10 +18,11 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.faults.plan import cells
 from tests.faults.run import Result, Wish, run
 
 MOST_SHOWN = 50
@@ -59,6 +60,7 @@ def read_arguments() -> argparse.Namespace:
 def conclude(result: Result, folder: Path) -> int:
     """Say what was broken and keep the folder, or remove it."""
     broken = result.findings.all()
+    say_verdict(result, broken)
     if not broken:
         shutil.rmtree(folder, ignore_errors=True)
         return 0
@@ -67,6 +69,20 @@ def conclude(result: Result, folder: Path) -> int:
     (folder / "findings.txt").write_text("\n".join(broken))
     print(f"everything is kept in {folder}", file=sys.stderr)
     return 1
+
+
+def say_verdict(result: Result, broken: Sequence[str]) -> None:
+    """One sentence: whether every promise held, and how much was tried."""
+    tried = sum(result.faults.values())
+    all_cells = len(cells("sqlite" if result.wish.database.startswith("sqlite") else "postgresql"))
+    words = f"{len(broken)} things were not as promised" if broken else "every promise held"
+    print(f"{words}, for {result.told.accepted} accepted orders and {tried} faults", file=sys.stderr)
+    print(
+        f"faults met {len(result.cells)} of {all_cells} cells; {len(result.rescue_s)} jobs were rescued",
+        file=sys.stderr,
+    )
+    if not result.rescue_s:
+        print("no job had to be rescued: a longer run proves more", file=sys.stderr)
 
 
 def show(report: Mapping[str, Any]) -> None:

@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 WORKER_LOST = "worker_lost"
-"""Error code of an attempt whose worker was not heard of any more."""
+"""Error code of an attempt that ended without a word from its worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,10 @@ def rescue(session: Session, at: datetime | None = None, limit: int = 100) -> li
 
 
 def _lost(job: Job) -> "moves.Ending":
-    message = f"The worker {job.owner} was not heard of any more during attempt {job.attempt}."
+    message = (
+        f"Attempt {job.attempt} ended without a word from the worker {job.owner}: its process was killed or "
+        "crashed, or its host went away. The worker's log may say why."
+    )
     return moves.Ending(Outcome.LOST, WORKER_LOST, message)
 
 

@@ -180,6 +180,7 @@ def test_every_attempt_is_told_with_its_worker_times_and_outcome(
     assert {try_["worker"] for try_ in (lost, back, running)} == {worker.id}
     assert (lost["step"], lost["error"]["code"]) == (5, "worker_lost")
     assert worker.id in lost["error"]["message"]
+    assert "killed or crashed" in lost["error"]["message"]
     assert back["error"] is None
     times = [lost["started_at"], lost["finished_at"], back["started_at"], back["finished_at"]]
     assert times == sorted(times, key=datetime.fromisoformat)

@@ -13,6 +13,7 @@ from core.ids import new_id
 from core.lifecycle import WorkerState
 from core.tables import Worker
 from tests.cli.conftest import Run
+from tests.fixtures.redis import Valkey
 from tests.fixtures.scripted_server import ScriptedServer
 
 HERE = socket.gethostname()
@@ -157,3 +158,16 @@ def test_an_upkeep_process_whose_queue_is_away_cannot_be_sent_its_duties(
     assert result.exit_code == 1
     assert "Redis does not answer" in result.stderr
     assert "secret" not in result.stderr
+
+
+def test_a_queue_that_answers_and_refuses_is_not_said_to_be_silent(
+    renderq: Run, deployed: Database, own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RENDERQ_REDIS_URL", own_valkey.url)
+    add_worker(deployed, WorkerState.READY)
+    with own_valkey.client() as client:
+        client.config_set("maxmemory", "1")
+    for part in ("worker", "upkeep"):
+        result = renderq("health", part)
+        assert result.exit_code == 1
+        assert "takes no messages: " in result.stderr

@@ -1,5 +1,6 @@
 """The command as a whole: light, in words, with meaningful exit codes."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,9 @@ def test_ctrl_c_ends_with_130(renderq: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("cli.client.Client.models", interrupt)
     assert renderq("models").exit_code == ExitCode.INTERRUPTED
+
+
+def test_every_exit_code_is_explained_to_operators() -> None:
+    page = Path(__file__).parents[2] / "docs" / "operations.md"
+    table = page.read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| (\d+) \|", table, re.MULTILINE) == [str(int(code)) for code in ExitCode]
