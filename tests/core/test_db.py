@@ -33,7 +33,7 @@ def test_an_interrupted_unit_is_not_kept_even_by_a_stop_of_the_process(committed
         submit(session)
         raise SystemExit(0)
     with committed_database.reading() as session:
-        assert not store.list_jobs(session).jobs
+        assert not store.list_jobs(session).rows
 
 
 def test_what_was_read_stays_readable_afterwards(committed_database: Database) -> None:
@@ -56,7 +56,7 @@ def test_readers_do_not_wait_for_a_writer(committed_database: Database) -> None:
         submit(writing)
         writing.flush()
         with committed_database.reading() as session:
-            assert not store.list_jobs(session).jobs
+            assert not store.list_jobs(session).rows
 
 
 def test_writers_at_once_all_succeed(committed_database: Database) -> None:
@@ -229,6 +229,6 @@ with database.transaction() as session:
     killed = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
     with database.transaction() as session:
-        assert [job.id for job in store.list_jobs(session).jobs] == [killed.stdout.strip()]
+        assert [job.id for job in store.list_jobs(session).rows] == [killed.stdout.strip()]
         submit(session)
     database.dispose()
