@@ -1,5 +1,8 @@
 """The attention kernel of the transformers, switched between passes. A CPU has torch's own ones only."""
 
+import functools
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,9 +10,11 @@ from pipeline.acceleration import Acceleration
 from pipeline.attention import attention_of, switch_attention
 from pipeline.boundary import transformers_of
 from pipeline.compilation import CompilePlan
+from pipeline.engine import Engine
 from pipeline.errors import Unsupported
 from policy.cache import CacheDecision
 from policy.model_spec import ModelSpec
+from tests.fixtures.models import planned, resolved
 from tests.pipeline.test_offload import load
 from tests.pipeline.test_streaming import draw
 
@@ -43,3 +48,21 @@ def test_a_job_that_does_not_allow_the_workers_kernel_runs_on_torchs_own(tiny_sp
     assert acceleration.effective()["attention"] == "native"
     with pytest.raises(Unsupported, match="attention_backend sage cannot be used on this machine"):
         acceleration.prepare_for(CacheDecision(None, None, "for a test"), "high")
+
+
+class Choosing(Engine):
+    """An engine whose worker was given a kernel that this machine does not have."""
+
+    def _accelerate(self, pipe: Any) -> Acceleration:
+        transformers = functools.partial(transformers_of, pipe, self.spec)
+        plan = CompilePlan(wanted=False)
+        return Acceleration(transformers, plan, cache_wanted=False, pipeline=pipe, attention="sage")
+
+
+def test_an_engine_asks_for_the_kernel_that_each_job_allows(tiny_spec: ModelSpec) -> None:
+    engine = Choosing(tiny_spec, resolved(tiny_spec, cache=False, warmup=False), device="cpu")
+    engine.prepare()
+    assert engine.render(planned(tiny_spec)).acceleration["attention"] == "native"
+    with pytest.raises(Unsupported, match="attention_backend sage"):
+        engine.render(planned(tiny_spec, quality="high"))
+    engine.close()
