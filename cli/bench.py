@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from cli.benchcache import bench_cache
 from cli.benchmodel import bench_model
 from cli.exits import CliError, ExitCode
 from cli.places import places
@@ -23,6 +24,7 @@ FIGURES = (
 
 app = typer.Typer(help="Measure.", no_args_is_help=True)
 app.command("model")(bench_model)
+app.command("cache")(bench_cache)
 
 
 @app.callback()

@@ -10,6 +10,7 @@ import typer
 from cli.exits import CliError
 from cli.saving import check_output, finish, format_for
 from cli.terminal import print_json, print_line, printable, say
+from policy.job_cache import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,12 @@ def submit(
     seed: Annotated[int | None, _field("--seed", "Same seed, same picture. Default: drawn.", IMAGE)] = None,
     n: Annotated[int | None, _field("--n", "Number of pictures, seeds counting up.", IMAGE)] = None,
     cache: Annotated[
-        str | None, _field("--cache", "Reuse between steps: default, off, quality, balanced, fast.", IMAGE)
+        str | None,
+        _field(
+            "--cache",
+            "Reuse between steps: default, off, quality, balanced, fast, or knobs: preset=fast,fn=2.",
+            IMAGE,
+        ),
     ] = None,
     quality: Annotated[
         str | None, _field("--quality", "Kernels that may draw it: lossless, or high for faster ones.", IMAGE)
@@ -107,6 +113,8 @@ def submit(
     require_text(fields)
     client = connect()
     request = {name: fields[name] for name in REQUEST_FIELDS if fields[name] is not None}
+    if cache is not None:
+        request["cache"] = read_text(cache)
     request["model"] = model or served_model(client)
     request |= sent_pictures(client, {"image": image, "mask": mask})
     if lora:

@@ -230,6 +230,11 @@ class Engine:
         """Returns what is really on the modules now: compile scope, mount and its settings."""
         return self._ready()[1].effective()
 
+    @property
+    def parts(self) -> tuple[Pipe, Acceleration]:
+        """The pipeline and its acceleration, for measurements that run them in ways of their own."""
+        return self._ready()
+
     def _ready(self) -> tuple[Pipe, Acceleration]:
         if self._pipe is None or self._acceleration is None:
             raise LoadFailed(f"{self.spec.id} is not loaded: prepare() comes first, and close() last")

@@ -39,6 +39,8 @@ class Record:
         acceleration: dict[str, object] = {
             "cache": decision.preset if decision.configs is not None else "off",
             "cache_reason": decision.reason,
+            "mounted": decision.configs is not None,
+            "masks": _masks(decision),
             "cached_steps": self._cached_steps,
             "steps": self.total_steps,
             "compiles": compiles_so_far() - self._compiles_before,
@@ -46,3 +48,9 @@ class Record:
         }
         timings_ms = {name: round(value, 3) for name, value in self._timings_ms.items()}
         return Rendering(tuple(self._pictures), timings_ms, acceleration)
+
+
+def _masks(decision: CacheDecision) -> list[str | None]:
+    """The mask of each transformer as digits, 1 computed and 0 reused; None where a threshold decided."""
+    configs = decision.configs or ()
+    return [None if config.mask is None else "".join(map(str, config.mask)) for config in configs]

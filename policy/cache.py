@@ -1,22 +1,26 @@
 """Decides how a job is cached: the effective configuration of each transformer, or none, and why.
 
-The job's own `cache` field is the strongest: "off" never mounts, a preset is used even where the worker's
-`cache` is off. It replaces the worker's preset and mask; the worker keeps the say on what belongs to the
-model, `cache_fn`, `cache_bn` and a `cache_taylorseer` that somebody set. "default" does what the worker's
-policy says.
+The job's own `cache` field is the strongest: "off" never mounts, a preset or knobs are used even where the
+worker's `cache` is off. A preset or a mask replaces the worker's; the worker keeps the say on what belongs to
+the model, `cache_fn`, `cache_bn` and a `cache_taylorseer` that somebody set, unless the job names that very
+knob. "default" does what the worker's policy says.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from policy.knobs import MAX_CONSECUTIVE, THRESHOLD, preset_knobs
-from policy.mask import minimum_steps, step_mask
+from policy.curve import Chosen, Curve
+from policy.job_cache import CacheKnobs
+from policy.knobs import FOLLOWED, MAX_CONSECUTIVE, THRESHOLD, preset_knobs
+from policy.mask import LEAD_IN, UNFITTED_ORDER, choose_mask, lead_in_of, minimum_steps, step_mask
 from policy.model_spec import ModelSpec
-from policy.options import SECONDARY
+from policy.options import CACHE_KNOBS, SECONDARY, STATIC_PRESETS
 from policy.plan import RenderPlan
 from policy.platforms import CUDA_GRAPH_MODES
 from policy.resolved import Policy
+
+_OWN_MASK = frozenset({"cache_scm", "cache_warmup_steps"})
 
 __all__ = ["CacheConfig", "CacheDecision", "decide_cache", "forced", "minimum_steps", "step_mask"]
 
@@ -77,14 +81,35 @@ def decide_cache(plan: RenderPlan, spec: ModelSpec, policy: Policy, steps: tuple
     if refusal:
         return CacheDecision(None, None, refusal)
     separate = spec.calls_per_step(plan) == 2
-    knobs = [_knobs(plan, policy, prefix) for prefix in ("", SECONDARY)[: len(steps)]]
-    configs = tuple(_config(knob, count, separate) for knob, count in zip(knobs, steps, strict=True))
+    knobs = [_knobs(plan, spec, policy, prefix) for prefix in ("", SECONDARY)[: len(steps)]]
+    configs = tuple(
+        _config(knob, count, spec.curve, separate=separate) for knob, count in zip(knobs, steps, strict=True)
+    )
     preset = "+".join(dict.fromkeys(str(knob["name"]) for knob in knobs))
     if not any(config.may_reuse for config in configs):
         return CacheDecision(
             None, None, f'{_steps_text(steps)} steps are too few for "{preset}" to reuse one'
         )
     return CacheDecision(configs, preset, f'"{preset}", {_author(plan, policy)}; {_effect(configs)}')
+
+
+UNCACHED = CacheDecision(None, None, "without a cache, to measure against")
+
+
+def with_mask(mask: tuple[int, ...], taylorseer: int, *, fn: int = 1, bn: int = 0) -> CacheDecision:
+    """Returns the decision that reuses exactly the zeros of `mask`, for measurements of one transformer."""
+    config = CacheConfig(
+        steps=len(mask),
+        mask=mask,
+        fn=fn,
+        bn=bn,
+        warmup_steps=1,
+        threshold=THRESHOLD,
+        max_consecutive=MAX_CONSECUTIVE,
+        taylorseer=taylorseer,
+        separate_cfg=False,
+    )
+    return CacheDecision((config,), None, "a mask that is measured")
 
 
 def forced(config: CacheConfig, steps: int) -> CacheConfig:
@@ -116,39 +141,55 @@ def _refusal(plan: RenderPlan, policy: Policy) -> str | None:
     return None
 
 
-def _knobs(plan: RenderPlan, policy: Policy, prefix: str) -> dict[str, Any]:
+def _knobs(plan: RenderPlan, spec: ModelSpec, policy: Policy, prefix: str) -> dict[str, Any]:
     """The knobs in effect for one transformer, and the name under which they are shown."""
-    worker = {name: policy[prefix + name] for name in preset_knobs("balanced")}
-    if plan.cache != "default":
-        knobs = preset_knobs(plan.cache)
-        kept = ["cache_fn", "cache_bn"]
-        if policy.is_given(f"{prefix}cache_taylorseer"):
-            kept.append("cache_taylorseer")
-        return knobs | {name: worker[name] for name in kept} | {"name": plan.cache}
-    custom = any(policy.is_given(prefix + name) for name in ("cache_scm", "cache_warmup_steps"))
-    return worker | {"name": "custom" if custom and worker["cache_scm"] else worker["cache_preset"]}
+    worker = {name: policy[prefix + name] for name in CACHE_KNOBS}
+    custom = any(policy.is_given(prefix + name) for name in _OWN_MASK)
+    worker["name"] = "custom" if custom and worker["cache_scm"] else worker["cache_preset"]
+    if isinstance(plan.cache, CacheKnobs):
+        asked = plan.cache
+    elif plan.cache in STATIC_PRESETS:
+        asked = CacheKnobs.model_validate({"preset": plan.cache})
+    else:
+        return worker
+    own = {f"cache_{name}": value for name, value in asked.model_dump(exclude={"preset"}).items()}
+    knobs = worker
+    if asked.rule:
+        kept = [*FOLLOWED, *["cache_taylorseer"] * policy.is_given(f"{prefix}cache_taylorseer")]
+        preset = asked.preset or STATIC_PRESETS[0]  # of which an own mask replaces all that matters
+        knobs = preset_knobs(preset, fitted=spec.curve is not None) | {"name": preset}
+        knobs |= {name: worker[name] for name in kept}
+    if asked.scm:
+        own.setdefault("cache_warmup_steps", lead_in_of(asked.scm))
+    return knobs | own | ({"name": "custom"} if own.keys() & _OWN_MASK else {})
 
 
-def _config(knobs: dict[str, Any], steps: int, separate: bool) -> CacheConfig:
-    mask = None if knobs["cache_scm"] is None else _mask(knobs["cache_scm"], steps)
+def _config(knobs: dict[str, Any], steps: int, curve: Curve | None, *, separate: bool) -> CacheConfig:
+    rule, lead_in, order = (knobs[name] for name in ("cache_scm", "cache_warmup_steps", "cache_taylorseer"))
+    chosen = None if rule is None else _choose(rule, steps, curve, lead_in)
+    mask = None if chosen is None else chosen.mask
     return CacheConfig(
         steps=steps,
         mask=mask,
         fn=knobs["cache_fn"],
         bn=knobs["cache_bn"],
-        warmup_steps=knobs["cache_warmup_steps"],
+        warmup_steps=_lead_in(mask) if lead_in is None else lead_in,
         threshold=THRESHOLD if mask else knobs["cache_threshold"],
         max_consecutive=MAX_CONSECUTIVE if mask else knobs["cache_max_consecutive"],
-        taylorseer=knobs["cache_taylorseer"],
+        taylorseer=order if order is not None or chosen is None else chosen.order,
         separate_cfg=separate,
     )
 
 
-def _mask(rule: str, steps: int) -> tuple[int, ...]:
+def _choose(rule: str, steps: int, curve: Curve | None, lead_in: int | None) -> Chosen:
     """A mask in digits fits jobs of its own length; any other job is computed in full."""
     if rule.isdecimal() and len(rule) != steps:
-        return (1,) * steps
-    return step_mask(rule, steps)
+        return Chosen((1,) * steps, UNFITTED_ORDER, fitted=False)
+    return choose_mask(rule, steps, curve, lead_in)
+
+
+def _lead_in(mask: tuple[int, ...] | None) -> int:
+    return LEAD_IN if mask is None else (*mask, 0).index(0)
 
 
 def _author(plan: RenderPlan, policy: Policy) -> str:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from policy.curve import FOLDER, read_curve
 from policy.errors import FieldError, InvalidCatalogue, UnknownModel
 from policy.given import collect
 from policy.lora import LoraSpec
@@ -76,6 +77,20 @@ def _read_folder(folder: Path) -> dict[str, ModelSpec]:
         if spec.id in specs:
             raise InvalidCatalogue(f'{path}: the folder has another file for model "{spec.id}"')
         specs[spec.id] = spec
+    return _with_curves(specs, folder / FOLDER)
+
+
+def _with_curves(specs: dict[str, ModelSpec], folder: Path) -> dict[str, ModelSpec]:
+    """Adds the masks that were fitted to these very checkpoints; a file about another one is refused."""
+    for path in sorted(folder.glob("*.toml")):
+        curve = read_curve(path)
+        spec = specs.get(curve.model)
+        if spec is None or curve.revision != spec.revision:
+            named = f"{curve.model}" + (f" at revision {curve.revision}" if curve.revision else "")
+            raise InvalidCatalogue(f"{path}: no file in {folder.parent} is for {named}: fit the masks anew")
+        if len(spec.transformers) > 1:
+            raise InvalidCatalogue(f"{path}: {spec.id} has two transformers, and masks are fitted to one")
+        specs[spec.id] = spec.model_copy(update={"curve": curve})
     return specs
 
 
@@ -113,6 +128,8 @@ def _read(path: Path, kind: type[Facts]) -> Facts:
 def read_spec(path: Path) -> ModelSpec:
     """Reads and checks one model's file."""
     spec = _read(path, ModelSpec)
+    if spec.curve is not None:
+        raise InvalidCatalogue(f"{path}: curve: fitted masks have a file of their own in {FOLDER}/")
     wrong = [error.message for error in collect(spec.policy, {}, {}).errors]
     if len(spec.transformers) == 1:
         wrong += [f"{name}: the model has one transformer" for name in SECONDARY_KNOBS if name in spec.policy]

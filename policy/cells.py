@@ -11,6 +11,7 @@ from typing import Any, Union, get_args, get_origin
 
 from policy import lora
 from policy.errors import FieldError
+from policy.job_cache import read_text
 from policy.request import RenderRequest
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
@@ -67,8 +68,8 @@ def _word(cell: str) -> object:
     return cell.strip()
 
 
+_BY_NAME: Mapping[str, Callable[[str], object]] = {"cache": read_text, "lora": lora.read_cell}
 _BY_TYPE: Mapping[object, Callable[[str], object]] = {bool: _truth, int: _integer, float: _number}
-_BY_NAME: Mapping[str, Callable[[str], object]] = {"lora": lora.read_cell}
 _TEXTS = frozenset({"prompt", "negative_prompt"})
 
 

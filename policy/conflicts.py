@@ -13,6 +13,7 @@ from policy.hardware_rules import (
     placement_rules,
     quantize_rules,
 )
+from policy.mask import FEW_STEPS, fitted_percent, unfitted
 from policy.model_spec import size_text
 from policy.options import OPTIONS, SECONDARY, SECONDARY_KNOBS, STATIC_PRESETS
 from policy.platforms import CUDA_GRAPH_MODES
@@ -21,8 +22,6 @@ from policy.sizes import check_size, parse_size
 from policy.wording import show
 
 __all__ = ["FEW_STEPS", "Conflict", "Setting", "find_conflicts"]
-
-FEW_STEPS = 8  # with fewer there are not enough computed steps to predict from
 
 
 def find_conflicts(setting: Setting) -> list[Conflict]:
@@ -130,6 +129,10 @@ def _knob_rules(setting: Setting, prefix: str) -> Iterator[Conflict]:
     if mask in setting.explicit and lead_in in setting.explicit:
         message = f"{lead_in} and {mask} both set the lead-in: leave one of them out"
         yield conflict(setting, message, lead_in, mask)
+    rule = setting.values[mask]
+    if mask in setting.explicit and setting.spec.curve is None and fitted_percent(str(rule)) is not None:
+        message = f"{mask} {rule} asks for a fitted mask, and none was fitted to {setting.spec.id}"
+        yield conflict(setting, message, mask, nearest=unfitted(str(rule)))
     if taylor in setting.explicit and setting.values[taylor] and setting.spec.steps.default < FEW_STEPS:
         steps = setting.spec.steps.default
         message = f"{taylor} predicts from computed steps, and {setting.spec.id} has {steps}: use 0"

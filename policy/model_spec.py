@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from policy.curve import Curve
 from policy.lora import LoraSpec
-from policy.mask import minimum_steps
+from policy.mask import PRESET_PERCENT, choose_mask, minimum_steps, preset_rule
 
 if TYPE_CHECKING:
     from policy.plan import RenderPlan
@@ -200,6 +201,7 @@ class ModelSpec(_Facts):
         policy: The model config: values for options, weaker than flag and environment.
         fixed_threads: CPU threads that the model runs best with.
         loras: What the catalogue's folder `loras` has for this model, by name.
+        curve: Step masks that were fitted to it, from a file of their own; None: none were.
     """
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
@@ -229,6 +231,7 @@ class ModelSpec(_Facts):
     residency: Residency
     fixed_threads: int | None = Field(default=None, gt=0)
     loras: tuple[LoraSpec, ...] = ()
+    curve: Curve | None = None
 
     @model_validator(mode="after")
     def _kind_fits(self) -> Self:
@@ -270,7 +273,11 @@ class ModelSpec(_Facts):
         With two transformers the noise schedule shares out the steps; twice the number makes sure that
         one of them has enough.
         """
-        return minimum_steps(preset) * len(self.transformers)
+        if self.curve is None or preset not in PRESET_PERCENT:
+            return minimum_steps(preset) * len(self.transformers)
+        rule = preset_rule(preset, fitted=True)
+        counts = range(1, self.curve.fits[0].steps + 1)
+        return next(steps for steps in counts if 0 in choose_mask(rule, steps, self.curve).mask)
 
     def as_public_json(self) -> dict[str, Any]:
         """Returns what a caller needs to know to ask this model for something."""

@@ -79,7 +79,7 @@ def _cache_knobs() -> Iterator[Option]:
         "cache_warmup_steps",
         int,
         None,
-        "Lead-in: first steps that are always computed; default: the preset's 4.",
+        "Lead-in: first steps that are always computed; default: the fitted mask's own, else the preset's 4.",
         minimum=1,
         maximum=100,
     )
@@ -103,15 +103,15 @@ def _cache_knobs() -> Iterator[Option]:
         "cache_taylorseer",
         int,
         None,
-        "Order of the Taylor predictor for reused steps; 0: repeat the last residual. Default: the preset's.",
+        "Order of the Taylor predictor for reused steps; 0: repeat the last residual. Default: the mask's.",
         allowed=(0, 1, 2),
     )
     yield Option(
         "cache_scm",
         str,
         None,
-        "Own step mask, LEAD:COMPUTED:REUSED (such as 4:1:1) or one digit per step (such as 111101011); "
-        "default: the preset's.",
+        "Own step mask: LEAD:COMPUTED:REUSED (such as 4:1:1), one digit per step (such as 111101011), or "
+        "fit:50 for the mask fitted to the model that reuses 50 %; default: the preset's.",
     )
 
 

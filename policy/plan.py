@@ -6,11 +6,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from policy.job_cache import CacheChoice
 from policy.lora import LoraUse, plan_loras
 from policy.model_spec import ModelSpec, Size
 from policy.pictures import Given, GivenPicture, PlannedPicture, size_like
 from policy.references import PICTURES
-from policy.request import DRAWN_SEED_LIMIT, CacheChoice, Quality, RenderRequest
+from policy.request import DRAWN_SEED_LIMIT, Quality, RenderRequest
 from policy.strength import executed_steps
 
 NO_PICTURES: Given = MappingProxyType({})

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from policy.catalogue import Catalogue
-from policy.mask import PRESET_RULES, minimum_steps, step_mask
+from policy.curve import Fit
+from policy.mask import PRESET_PERCENT, PRESET_RULES, minimum_steps, step_mask
 from policy.model_spec import ModelSpec, size_text
 from policy.options import OPTIONS, STATIC_PRESETS, Option
 from policy.values import text_of
@@ -30,6 +31,12 @@ def presets_table() -> str:
     return _table(header, map(_preset_row, STATIC_PRESETS))
 
 
+def curves_table(specs: Iterable[ModelSpec]) -> str:
+    """Returns one row per step count that masks were fitted for, with the point of each preset."""
+    rows = (_curve_row(spec.id, fit) for spec in specs if spec.curve for fit in spec.curve.fits)
+    return _table(("model", "steps", *STATIC_PRESETS), rows)
+
+
 def models_table(specs: Iterable[ModelSpec]) -> str:
     """Returns one row per model: what a caller and an operator look at first."""
     header = (
@@ -47,7 +54,13 @@ def models_table(specs: Iterable[ModelSpec]) -> str:
 
 def refresh(page: str, specs: Iterable[ModelSpec]) -> str:
     """Returns the page with its generated sections made anew."""
-    sections = {"options": options_table(), "presets": presets_table(), "models": models_table(specs)}
+    offered = tuple(specs)
+    sections = {
+        "options": options_table(),
+        "presets": presets_table(),
+        "curves": curves_table(offered),
+        "models": models_table(offered),
+    }
     return _SECTION.sub(lambda found: f"{found[1]}\n{sections[found[2]]}\n\n{found[3]}", page)
 
 
@@ -91,6 +104,12 @@ def _values(option: Option) -> str:
 def _preset_row(preset: str) -> tuple[str, ...]:
     counts = (str(step_mask(preset, steps).count(0)) for steps in _SHOWN_STEPS)
     return f"`{preset}`", f"`{PRESET_RULES[preset]}`", str(minimum_steps(preset)), *counts
+
+
+def _curve_row(model: str, fit: Fit) -> tuple[str, ...]:
+    points = (fit.nearest(PRESET_PERCENT[preset]) for preset in STATIC_PRESETS)
+    shown = (f"{point.reused}: {point.check_mean_db:.0f} / {point.check_worst_db:.0f} dB" for point in points)
+    return f"`{model}`", str(fit.steps), *shown
 
 
 def _model_row(spec: ModelSpec) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from policy.catalogue import Catalogue
 from policy.errors import FieldError, InvalidRequest, UnknownModel
+from policy.job_cache import CacheChoice
 from policy.lora import Choices
 from policy.request_check import DRAWN_SEED_LIMIT, SEED_LIMIT, check_fields
 from policy.request_shape import RANGE, check_shape
@@ -32,7 +33,6 @@ METADATA_CHARACTERS = 512
 LONGEST_TIMEOUT_S = 7 * 24 * 3600.0
 LONGEST_RUN_S = 24 * 3600.0
 
-CacheChoice = Literal["default", "off", "quality", "balanced", "fast"]
 Quality = Literal["lossless", "high"]
 Priority = Literal["low", "normal", "high"]
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT_S, allow_inf_nan=False)]
@@ -61,7 +61,9 @@ class RenderRequest(BaseModel):
     n: int = Field(default=1, ge=1, description="Number of images or videos")
     num_frames: int | None = Field(default=None, ge=1, description="Video only")
     fps: int | None = Field(default=None, ge=1, description="Video only")
-    cache: CacheChoice = Field(default="default", description="Step reuse: the worker's, off, or a preset")
+    cache: CacheChoice = Field(
+        default="default", description="Step reuse: the worker's, off, a preset, or knobs of its own"
+    )
     quality: Quality = Field(
         default="lossless",
         description="Kernels that may draw it: lossless (exact ones), high (less exact ones too)",

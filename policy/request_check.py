@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from policy.errors import FieldError
+from policy.job_cache import check_cache
 from policy.lora import check_loras
 from policy.model_spec import FrameLimits, ModelSpec
-from policy.options import STATIC_PRESETS
 from policy.picture_check import check_pictures
 from policy.sizes import check_size
 from policy.strength import executed_steps
@@ -32,7 +32,9 @@ def check_fields(fields: Fields, spec: ModelSpec) -> Iterator[FieldError]:
     yield from _check_video(fields, spec)
     yield from _check_format(fields, spec)
     yield from check_pictures(fields, spec)
-    yield from _check_cache(fields, spec)
+    steps = fields.get("num_inference_steps", spec.steps.default)
+    if steps >= 1:
+        yield from check_cache(fields.get("cache"), spec, steps, _steps_run(fields, spec, steps))
     yield from check_loras(fields.get("lora"), spec.loras, spec.id)
 
 
@@ -137,36 +139,8 @@ def _check_format(fields: Fields, spec: ModelSpec) -> Iterator[FieldError]:
     yield FieldError("output_format", message, show(chosen), list(spec.output_formats), nearest)
 
 
-def _check_cache(fields: Fields, spec: ModelSpec) -> Iterator[FieldError]:
-    preset = fields.get("cache")
-    steps = fields.get("num_inference_steps", spec.steps.default)
-    if preset not in STATIC_PRESETS or steps < 1:
-        return
-    needed = spec.cache_minimum_steps(preset)
-    if _steps_run(fields, spec, steps) >= needed:
-        return
-    if steps >= needed:
-        yield _too_far(preset, needed, steps, _steps_run(fields, spec, steps))
-        return
-    possible = needed <= spec.steps.maximum
-    hint = f"give at least {needed}" if possible else f"{spec.id} takes at most {spec.steps.maximum}"
-    message = (
-        f'cache "{preset}" needs at least {needed} num_inference_steps, not {show(steps)}: {hint}, '
-        'or give cache "default" or "off"'
-    )
-    yield FieldError("cache", message, preset, needed, needed if possible else "off")
-
-
 def _steps_run(fields: Fields, spec: ModelSpec, steps: int) -> int:
     if fields.get("image") is None or spec.inputs is None:
         return steps
     strength = fields.get("strength", spec.inputs.strength)
     return executed_steps(steps, strength if 0 < strength <= 1 else None)
-
-
-def _too_far(preset: str, needed: int, steps: int, run: int) -> FieldError:
-    message = (
-        f'cache "{preset}" needs at least {needed} steps that are run, not {run} of {steps}: '
-        'give more strength or num_inference_steps, or give cache "default" or "off"'
-    )
-    return FieldError("cache", message, preset, needed, "off")

@@ -12,11 +12,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from policy.errors import FieldError
+from policy.job_cache import KNOBS, WORD, CacheKnobs
 from policy.lora import LoraChoice
 from policy.wording import LONGEST_SHOWN, closest, listing, quote, show
 
 RANGE = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
 MOST_ERRORS = 50  # a body of a million wrong fields is not worth the time
+_MARKS = ("[key]", WORD, KNOBS)  # pydantic's and our notes in the place of an error
 _NUL = "\0"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -67,9 +69,11 @@ def _without_flaws(body: Mapping[Any, Any]) -> dict[Any, Any]:
 
 def in_words(item: ErrorDetails, known: tuple[str, ...]) -> FieldError:
     """Says what pydantic found in our words: field, value, limit and the nearest valid value."""
-    field = ".".join(str(show(part)) or '""' for part in item["loc"] if part != "[key]") or "body"
+    field = ".".join(str(show(part)) or '""' for part in item["loc"] if part not in _MARKS) or "body"
     value = item["input"]
     if item["type"] == "extra_forbidden":
+        if KNOBS in item["loc"]:
+            return _unknown_knob(field, value, str(item["loc"][-1]))
         inner = tuple(LoraChoice.model_fields) if item["loc"][0] == "lora" else known
         return _unknown_field(field, value, inner)
     if item["type"] == "missing":
@@ -87,6 +91,14 @@ def _unknown_field(field: str, value: object, known: tuple[str, ...]) -> FieldEr
     return FieldError(
         field, f'"{field}" is not a field of a request; {hint}', show(value), list(known), nearest
     )
+
+
+def _unknown_knob(field: str, value: object, name: str) -> FieldError:
+    knobs = tuple(CacheKnobs.model_fields)
+    nearest = closest(name.removeprefix("cache_"), knobs)
+    hint = f'did you mean "cache.{nearest}"?' if nearest else f"known: {listing(knobs, 'and')}"
+    message = f'"{field}" is not a knob that a job may set; {hint}'
+    return FieldError(field, message, show(value), list(knobs), nearest)
 
 
 def _shown(value: object) -> str:
@@ -123,7 +135,8 @@ def _rule(item: ErrorDetails) -> _Rule:
 def _literal(context: Mapping[str, Any], item: ErrorDetails) -> _Rule:
     allowed = re.findall("'([^']*)'", context["expected"])
     nearest = closest(item["input"], allowed) if isinstance(item["input"], str) else None
-    return f"be {listing(allowed)}", allowed, nearest
+    words = f"{', '.join(allowed)}, or an object of knobs" if WORD in item["loc"] else listing(allowed)
+    return f"be {words}", allowed, nearest
 
 
 def _too_long(context: Mapping[str, Any], item: ErrorDetails) -> _Rule:

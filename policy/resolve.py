@@ -79,7 +79,7 @@ def _fill(given: Mapping[str, Resolved], spec: ModelSpec, hardware: Hardware) ->
     options |= dict(_of_platform(given, hardware))
     options["dtype"] = _dtype(options["dtype"], spec, hardware)
     options |= _place(options, given, spec, hardware)
-    options |= fill_knobs(given, len(spec.transformers))
+    options |= fill_knobs(given, len(spec.transformers), fitted=spec.curve is not None)
     if "warmup_sizes" not in given:
         size = (size_text(spec.size.default),)
         options["warmup_sizes"] = Resolved(size, "default", "the model's default size")

@@ -20,8 +20,14 @@ B: list[dict[str, Any]] = [
     {"cache": "quality"},
     {"cache": "fast", "guidance_scale": 2.0},
     {"num_inference_steps": 4},
+    {"cache": {"scm": "3:1:2", "fn": 2, "bn": 1, "taylorseer": 0}},
 ]
-A: list[dict[str, Any]] = [{}, {"guidance_scale": 2.5, "cache": "fast"}, {"cache": "off"}]
+A: list[dict[str, Any]] = [
+    {},
+    {"guidance_scale": 2.5, "cache": "fast"},
+    {"cache": "off"},
+    {"cache": {"scm": "11010101"}},
+]
 
 
 def draw(engine: Engine, fields: dict[str, Any]) -> tuple[bytes, ...]:

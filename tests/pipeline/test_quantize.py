@@ -54,7 +54,7 @@ def test_the_picture_stays_near_and_is_the_same_each_time(quantised: Engine, tin
     assert max(distances) > 0
     plan = planned(quantised.spec)
     assert pixels(quantised.render(plan)) == pixels(quantised.render(plan))
-    assert quantised.render(plan).acceleration["cached_steps"] == 9
+    assert quantised.render(plan).acceleration["cached_steps"] == 12
 
 
 def test_a_quarter_of_the_bytes_is_left_and_the_estimate_knows(

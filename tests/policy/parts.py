@@ -14,6 +14,7 @@ from policy.resolve import Policy, resolve
 
 CATALOGUE = Catalogue.load()
 TINY = CATALOGUE["tiny"]
+UNFITTED = TINY.model_copy(update={"curve": None})  # whose presets are the rules of any checkpoint
 FLUX = CATALOGUE["flux.1-dev"]
 SCHNELL = CATALOGUE["flux.1-schnell"]
 QWEN = CATALOGUE["qwen-image"]

@@ -11,7 +11,8 @@ from policy.mask import step_mask
 from policy.model_spec import ModelSpec
 from policy.options import STATIC_PRESETS
 from policy.resolve import Policy
-from tests.policy.parts import CPU, FLUX, SCHNELL, TINY, WAN2, gpu, planned, resolved, with_policy
+from tests.policy.parts import CPU, FLUX, SCHNELL, WAN2, gpu, planned, resolved, with_policy
+from tests.policy.parts import UNFITTED as TINY
 
 
 def policy_of(spec: ModelSpec, **flags: object) -> Policy:

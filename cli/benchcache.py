@@ -1,0 +1,119 @@
+"""`renderq bench cache`: the step masks that were fitted to a checkpoint, and fitting them."""
+
+import datetime as dt
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.exits import CliError, ExitCode
+from cli.maskfile import merged, write_curve
+from cli.places import places
+from cli.terminal import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from policy.curve import Curve
+    from policy.model_spec import ModelSpec
+
+Steps = Annotated[str, typer.Option(help="Step counts to fit, comma separated.")]
+HEADER = ("steps", "reused", "share", "order", "mean dB", "worst dB", "mask")
+
+
+def bench_cache(
+    model: Annotated[str, typer.Argument(help="Model.")] = "tiny",
+    *,
+    fit: Annotated[bool, typer.Option("--fit", help="Fit masks; takes minutes to hours.")] = False,
+    steps: Steps = "20,28,50",
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="File with a prompt a line. Default: those that come with the model."),
+    ] = None,
+    fit_prompts: Annotated[
+        int, typer.Option(help="How many, from the first, to fit on; the others are for the check.")
+    ] = 32,
+    seed: Annotated[int, typer.Option(help="Of the first prompt's picture; the next ones count up.")] = 5000,
+    orders: Annotated[str, typer.Option(help="Orders of the Taylor predictor to try.")] = "1,2",
+    beam: Annotated[int, typer.Option(help="Ways kept to each state of the search.")] = 1,
+    write: Annotated[bool, typer.Option("--write", help="Keep them with the model's file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Show how much each fitted step mask reuses and how far it leads from uncached pictures; or fit masks.
+
+    Decibels are PSNR against the same picture uncached, on prompts that the masks were not fitted on.
+    """
+    from cli.explain import load_catalogue
+
+    spec = load_catalogue().get_model(model)
+    if write and not fit:
+        raise CliError("--write keeps what --fit finds: give both")
+    if not fit:
+        show(spec.curve, model, as_json=as_json)
+        return
+    asked = {
+        "--steps": steps,
+        **({"--prompts": str(prompts)} if prompts else {}),
+        "--fit-prompts": str(fit_prompts),
+        "--seed": str(seed),
+        "--orders": orders,
+        "--beam": str(beam),
+    }
+    found = run_fit(model, asked)
+    curve = merged(spec, found, command_of(model, asked), dt.datetime.now(dt.UTC).date())
+    if write:
+        say(f"kept in {write_curve(curve, folder_of(spec))}")
+    show(curve, model, as_json=as_json)
+
+
+def run_fit(model: str, asked: Mapping[str, str]) -> dict[str, Any]:
+    """Fit in a process of its own, whose words about its progress are passed on."""
+    words = [word for pair in asked.items() for word in pair]
+    command = (sys.executable, "-P", "-m", "pipeline.fit", "--model", model, *words, *places(model))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise CliError(f"no masks could be fitted to {model}; the reason stands above", ExitCode.FAILED)
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def command_of(model: str, asked: Mapping[str, str]) -> str:
+    """What to type to repeat it."""
+    return shlex.join(
+        ["renderq", "bench", "cache", model, "--fit", *(w for pair in asked.items() for w in pair)]
+    )
+
+
+def folder_of(spec: "ModelSpec") -> Path:
+    """The folder that the model's file came from: the operator's where that has one, else the bundled."""
+    from core.settings import get_settings
+    from policy.catalogue import BUNDLED, Catalogue
+
+    own = get_settings().catalogue_dir
+    bundled = Catalogue.load()
+    replaced = own is not None and (spec.id not in bundled or spec != bundled[spec.id])
+    return own if own is not None and replaced else BUNDLED
+
+
+def show(curve: "Curve | None", model: str, *, as_json: bool) -> None:
+    """Print the curve."""
+    if as_json:
+        print_json(None if curve is None else curve.model_dump(mode="json"))
+    elif curve is None:
+        print(f"no masks were fitted to {model}; its presets are the evenly spaced rules")
+    else:
+        print_table(HEADER, rows(curve))
+
+
+def rows(curve: "Curve") -> Sequence[tuple[str, ...]]:
+    """One row per mask."""
+    return [
+        (
+            *(str(fit.steps), str(mask.reused), f"{mask.reused / fit.steps:.0%}", str(mask.order)),
+            *(f"{mask.check_mean_db:.1f}", f"{mask.check_worst_db:.1f}", mask.mask),
+        )
+        for fit in curve.fits
+        for mask in fit.masks
+    ]

@@ -1,0 +1,102 @@
+"""`renderq bench cache`: what is kept of a fit, and what is shown of it."""
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import benchcache
+from cli.maskfile import merged, write_curve
+from policy.catalogue import Catalogue
+from policy.model_spec import ModelSpec
+from tests.cli.conftest import Run
+
+BUNDLED = Path(__file__).parents[2] / "policy" / "catalogue"
+DAY = dt.date(2026, 12, 1)
+
+
+def found(*masks: str) -> dict[str, Any]:
+    """What a fit prints."""
+    figures = {"fit_mean_db": 61.5, "fit_worst_db": 50.25, "check_mean_db": 60.0, "check_worst_db": 48.5}
+    return {
+        "model": "own",
+        "device": 'a "device"',
+        "prompts": 2,
+        "check_prompts": 3,
+        "seed": 7,
+        "versions": {"torch": "2.13.0", "cache-dit": "1.5.3"},
+        "masks": [{"mask": mask, "order": 2, **figures} for mask in masks],
+    }
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSpec:
+    """A model of the operator's, in a folder of the operator's."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    text = (BUNDLED / "tiny.toml").read_text().replace('id = "tiny"', 'id = "own"')
+    (folder / "own.toml").write_text(text)
+    monkeypatch.setenv("RENDERQ_CATALOGUE_DIR", str(folder))
+    return Catalogue.load(folder)["own"]
+
+
+def test_the_masks_of_the_bundled_model_are_shown(renderq: Run) -> None:
+    result = renderq("bench", "cache", "tiny")
+    assert result.exit_code == 0
+    header, *rows = result.stdout.splitlines()
+    assert header.split()[:4] == ["steps", "reused", "share", "order"]
+    curve = Catalogue.load()["tiny"].curve
+    assert curve is not None
+    assert len(rows) >= sum(len(fit.masks) for fit in curve.fits)
+    assert json.loads(renderq("bench", "cache", "tiny", "--json").stdout)["model"] == "tiny"
+
+
+def test_a_model_without_masks_says_so(renderq: Run) -> None:
+    assert "no masks were fitted to flux.1-dev" in renderq("bench", "cache", "flux.1-dev").stdout
+    assert json.loads(renderq("bench", "cache", "flux.1-dev", "--json").stdout) is None
+
+
+def test_what_is_kept_is_read_again_by_every_process(own: ModelSpec) -> None:
+    assert own.curve is None
+    curve = merged(own, found("11010101", "11011101"), "renderq bench cache own --fit", DAY)
+    folder = benchcache.folder_of(own)
+    path = write_curve(curve, folder)
+    assert path == folder / "masks" / "own.toml"
+    assert Catalogue.load(folder)["own"].curve == curve
+    assert [path.name for path in path.parent.iterdir()] == ["own.toml"]
+
+
+def test_a_fit_of_other_step_counts_is_added_and_one_of_the_same_replaced(own: ModelSpec) -> None:
+    folder = benchcache.folder_of(own)
+    write_curve(merged(own, found("11010101", "110111"), "first", DAY), folder)
+    again = Catalogue.load(folder)["own"]
+    curve = merged(again, found("11001011", "1101"), "second", DAY)
+    assert [(fit.steps, fit.command) for fit in curve.fits] == [(4, "second"), (6, "first"), (8, "second")]
+    assert curve.fits[2].masks[0].mask == "11001011"
+
+
+def test_masks_of_a_bundled_model_stay_with_its_file(own: ModelSpec) -> None:
+    assert benchcache.folder_of(own) != BUNDLED
+    assert benchcache.folder_of(Catalogue.load()["tiny"]) == BUNDLED
+
+
+def test_the_command_is_kept_as_it_would_be_typed() -> None:
+    asked = {"--steps": "20,28", "--prompts": "my prompts.txt"}
+    command = benchcache.command_of("tiny", asked)
+    assert command == "renderq bench cache tiny --fit --steps 20,28 --prompts 'my prompts.txt'"
+
+
+def test_a_wrong_call_is_told(renderq: Run) -> None:
+    result = renderq("bench", "cache", "tiny", "--write")
+    assert result.exit_code != 0
+    assert "--write keeps what --fit finds" in result.stderr
+    assert renderq("bench", "cache", "nonsense").exit_code != 0
+
+
+def test_a_fit_that_fails_says_why(renderq: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    result = renderq("bench", "cache", "flux.1-dev", "--fit")
+    assert result.exit_code == 1
+    assert "no masks could be fitted to flux.1-dev" in result.stderr
+    assert "name a file with --prompts" in capfd.readouterr().err
