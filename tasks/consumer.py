@@ -12,6 +12,7 @@ billiard reads ``REMAP_SIGTERM`` when Celery's worker is imported.
 
 from __future__ import annotations
 
+import heapq
 import time
 from typing import Any
 
@@ -30,6 +31,8 @@ REFUSED_PAUSE_S = 1.0
 FIRST_PAUSE_S = 0.2
 #: ... and the longest.
 LAST_PAUSE_S = 1.0
+#: Between two looks for what a timer keeps in vain.
+FORGET_S = 10.0
 
 _log = get_logger()
 
@@ -39,6 +42,11 @@ class SteadyPool(TaskPool):
 
     def did_start_ok(self) -> bool:
         return True
+
+    def register_with_event_loop(self, loop: Any) -> None:  # noqa: ANN401 - Celery's
+        """Called once per connection, with which Celery ends what is registered here."""
+        super().register_with_event_loop(loop)
+        loop.call_repeatedly(FORGET_S, forget_cancelled, loop.timer)
 
 
 class SteadyConsumer(Consumer):
@@ -97,6 +105,16 @@ class SteadyConsumer(Consumer):
         tell = _log.debug if self._away else _log.warning
         tell("redis.away", error=str(error), pause_s=pause_s)
         self._away = True
+
+
+def forget_cancelled(timer: Any) -> None:  # noqa: ANN401
+    """Take out of a timer what was cancelled.
+
+    It would be kept until its time has come, and Celery's limit of each job that has ended is hours away.
+    """
+    queue = timer._queue  # noqa: SLF001 - there is no other way to it
+    queue[:] = [entry for entry in queue if not entry.entry.canceled]
+    heapq.heapify(queue)
 
 
 def forgive_late_ack(channel: Any) -> None:  # noqa: ANN401

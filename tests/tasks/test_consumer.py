@@ -5,6 +5,7 @@ import json
 import sqlite3
 
 import pytest
+from kombu.asynchronous.timer import Timer
 
 from core.lifecycle import JobState
 from core.settings import Settings
@@ -91,6 +92,17 @@ def test_another_connection_leaves_the_event_loop_nothing_to_do_for_the_one_befo
         with consumer.connect():
             duties.append(len(consumer.hub.on_tick))
     assert duties == [duties[0]] * CONNECTIONS
+
+
+def test_a_timer_keeps_what_is_still_to_be_done_and_forgets_what_was_cancelled() -> None:
+    from tasks.consumer import forget_cancelled
+
+    timer = Timer()
+    entries = [timer.call_after(seconds, print) for seconds in (9, 3, 7, 5)]
+    for entry in entries[:2]:
+        entry.cancel()
+    forget_cancelled(timer)
+    assert [due.entry for due in sorted(timer._queue)] == [entries[3], entries[2]]
 
 
 def test_a_look_at_redis_leaves_nothing_behind(redis_url: str) -> None:
