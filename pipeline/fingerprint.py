@@ -1,6 +1,7 @@
 """Which weights a folder holds, as one hash. Loads nothing of the GPU stack."""
 
 import hashlib
+import json
 from pathlib import Path
 
 BUNDLED = "bundled:"
@@ -8,9 +9,13 @@ BUNDLED = "bundled:"
 
 
 def hash_weights(folder: Path) -> str:
-    """SHA-256 over the names and contents of all safetensors files below the folder."""
+    """SHA-256 over the names and contents of the components' safetensors files.
+
+    What else lies in the folder, such as LoRAs, is not of the checkpoint.
+    """
+    index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
     whole = hashlib.sha256()
-    for path in sorted(folder.rglob("*.safetensors")):
+    for path in sorted(path for name in index for path in (folder / name).glob("*.safetensors")):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         whole.update(f"{path.relative_to(folder).as_posix()} {digest}\n".encode())

@@ -27,11 +27,14 @@ def test_decibels_are_of_the_mean_squared_error_of_all_pictures_and_of_the_worst
     assert measure_distance([shifted(-50)], [GRAY])[1] == pytest.approx(20 * np.log10(255 / 50), abs=0.05)
 
 
-def test_the_hash_is_of_names_and_contents_of_the_weights_alone(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "model.safetensors").write_bytes(b"1")
+def test_the_hash_is_of_names_and_contents_of_the_components_weights_alone(tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text('{"a": ["diffusers", "X"], "b": ["diffusers", "X"]}')
+    for name in ("a", "loras"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"1")
     first = hash_weights(tmp_path)
-    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "loras" / "model.safetensors").write_bytes(b"2")
+    (tmp_path / "a" / "notes.txt").write_text("x")
     assert hash_weights(tmp_path) == first
     (tmp_path / "a").rename(tmp_path / "b")
     assert hash_weights(tmp_path) != first
