@@ -29,24 +29,21 @@ class Loras:
         Args:
             pipe: The loaded pipeline.
             spec: Its model.
-            in_place: Whether the weights can be written where they are: not when quantised or offloaded
-                layer by layer.
+            in_place: Whether the weights can be written where they are: not when quantised or streamed. Then
+                no LoRA is offered, and a job that asks for one fails.
 
         Raises:
             LoraFailed: A file is missing, is not the one that the catalogue means, or cannot be added.
             WeightsMissing: A file is not on this machine.
         """
         self._pipe = pipe
-        self._specs = {lora.name: lora for lora in spec.loras}
-        self._files = {lora.name: locate_lora(lora) for lora in spec.loras}
+        self._in_place = in_place
+        offered = spec.loras if in_place else ()
+        self._specs = {lora.name: lora for lora in offered}
+        self._files = {lora.name: locate_lora(lora) for lora in offered}
         self._applied: tuple[LoraUse, ...] = ()
         self._before: dict[tuple[str, str], torch.Tensor] = {}
-        if spec.loras and not in_place:
-            raise LoraFailed(
-                f"{spec.id} offers LoRAs, which are added into the weights: they need quantize none and an "
-                "offload of none or model"
-            )
-        for lora in spec.loras:
+        for lora in offered:
             self._check(lora)
 
     @property
@@ -81,6 +78,11 @@ class Loras:
                 raise LoraFailed(f"LoRA {lora.name} does not fit {name} of {lora.model}")
 
     def _check_known(self, uses: Sequence[LoraUse]) -> None:
+        if uses and not self._in_place:
+            raise LoraFailed(
+                "LoRAs are added into the weights, and this worker cannot write to its own: they need "
+                "quantize none and offload none or model"
+            )
         for use in uses:
             spec = self._specs.get(use.name)
             if spec is None or spec.sha256 != use.sha256:

@@ -195,11 +195,14 @@ def test_nor_with_one_of_another_kind(tiny_spec: ModelSpec, tiny_engine: Engine,
         prepare_with(tiny_spec, described(tmp_path / "junk.safetensors", "tiny", "junk"))
 
 
-def test_nor_where_weights_cannot_be_written_in_place(plain: Engine) -> None:
+def test_a_worker_that_cannot_write_to_its_weights_offers_none_and_draws_all_else(plain: Engine) -> None:
     from pipeline.lora import Loras
 
-    with pytest.raises(LoraFailed, match="offload of none or model"):
-        Loras(plain._pipe, plain.spec, in_place=False)
+    loras = Loras(plain._pipe, plain.spec, in_place=False)
+    assert loras.offered == []
+    loras.switch(())
+    with pytest.raises(LoraFailed, match="offload none or model"):
+        loras.switch(job(plain.spec, INK).lora)
 
 
 @pytest.mark.parametrize("model_id", sorted(Catalogue.load()))
