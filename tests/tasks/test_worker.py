@@ -105,6 +105,8 @@ def test_a_file_says_how_it_was_made_and_nothing_about_who_ordered_it(shared_sta
         "cache": "off",
         "seed": 7,
         "n": 1,
+        "lora": [],
+        "quality": "lossless",
     }
     assert told["plan"] == job.plan
     assert told["policy"]["cache_preset"] == {"value": "balanced", "source": "default"}
