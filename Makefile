@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # PyTorch's index for another build of torch, such as the one without CUDA.
 TORCH_INDEX ?=
-# Tests run in this many processes.
-JOBS   ?= 2
+# Tests run in this many processes: one more than two cores, because many tests wait for processes of theirs.
+JOBS   ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test chaos check format openapi clean

@@ -53,6 +53,7 @@ def spec_of(spec: ModelSpec) -> ModelSpec:
         "call": _call_at_any_size(spec.call),
         "policy": {key: value for key, value in spec.policy.items() if key not in ("dtype", "warmup_sizes")},
         "residency": _small_residency(spec),
+        "loras": (),  # made for other weights
     }
     return ModelSpec.model_validate({**spec.model_dump(), **changes})
 

@@ -12,9 +12,9 @@ from training.examples import held_out_landscapes
 BUNDLED = Path(__file__).parents[2] / "pipeline" / "tiny"
 
 
-def test_the_folder_holds_weights_configurations_and_a_card_only() -> None:
+def test_the_folder_holds_weights_configurations_a_card_and_prompts_only() -> None:
     kinds = {path.suffix for path in BUNDLED.rglob("*") if path.is_file()}
-    assert kinds == {".json", ".safetensors", ".md"}
+    assert kinds == {".json", ".safetensors", ".md", ".txt"}
 
 
 def test_the_weights_are_half_precision() -> None:
