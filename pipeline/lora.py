@@ -40,7 +40,6 @@ class Loras:
         self._in_place = in_place
         offered = spec.loras if in_place else ()
         self._specs = {lora.name: lora for lora in offered}
-        self._files = {lora.name: locate_lora(lora) for lora in offered}
         self._applied: tuple[LoraUse, ...] = ()
         self._before: dict[tuple[str, str], torch.Tensor] = {}
         for lora in offered:
@@ -133,7 +132,8 @@ class Loras:
         self._applied = ()
 
     def _deltas(self, lora: LoraSpec) -> Deltas:
-        return read_deltas(self._files[lora.name], lora, self._pipe, self._transformer(lora))
+        # Looked at anew each time: a file that was replaced meanwhile is not what the job was accepted with.
+        return read_deltas(locate_lora(lora), lora, self._pipe, self._transformer(lora))
 
     def _transformer(self, lora: LoraSpec) -> nn.Module:
         module: nn.Module = getattr(self._pipe, lora.transformer)

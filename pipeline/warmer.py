@@ -153,7 +153,9 @@ class Warmer:
         """A short pass in the shape of a request; only the pipeline's own work can be left in its middle."""
         steps = count_steps(self._split, cached=shape.cached)
         whole = None if plan.strength is None else 1.0  # every step is run
-        short = plan.model_copy(update={"num_inference_steps": steps, "n": 1, "seed": 0, "strength": whole})
+        # LoRAs change weights and no shape.
+        changes = {"num_inference_steps": steps, "n": 1, "seed": 0, "strength": whole, "lora": ()}
+        short = plan.model_copy(update=changes)
         decision = self._with_reuse(self._decide(plan), short)
         interruption.check()
         self._run(short, decision, each_step=lambda _: interruption.check(), around=interruption.run)

@@ -4,8 +4,8 @@ Every declared size is run in each way a request can run it: with guidance and w
 with prompts of three lengths, so that the length becomes symbolic where it is not padded. Each pass has a
 step that is certainly reused, on every transformer. When compiling, a model that draws from pictures is given
 one as well, so that reading it into latents and what that changes in the transformer's calls is not new to a
-request. Then the same passes are then run again, and
-others with a prompt of a length not seen before; they must compile nothing.
+request. The same passes are then run again, and others with a prompt of a length not seen before; they must
+compile nothing.
 """
 
 import time

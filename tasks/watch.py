@@ -159,12 +159,14 @@ class Watch(threading.Thread):
 
     def _kill_hung(self) -> None:
         cells, now = self._board.cells, time.monotonic()
+        # Each is read once: the child may set it to 0 at any moment.
+        kill_at, beat_at, due_at = cells.kill_at, cells.beat_at, cells.due_at
         # Its heartbeat may also wait for a database that hangs; then the job itself does not.
-        overdue = bool(cells.due_at) and now > cells.due_at and not cells.asking
+        overdue = bool(due_at) and now > due_at and not cells.asking
         frozen_s = self._setup.settings.lease_s * (OVERDUE_LEASES if overdue else FROZEN_LEASES)
-        if cells.kill_at and now > cells.kill_at:
+        if kill_at and now > kill_at:
             self._kill("its job did not stop when it had to")
-        elif self._board.busy and cells.beat_at and now > cells.beat_at + frozen_s:
+        elif self._board.busy and beat_at and now > beat_at + frozen_s:
             self._kill("its heartbeat stands still")
 
     def _call_back(self) -> None:
@@ -176,7 +178,8 @@ class Watch(threading.Thread):
             self._board.call_back()
         if self._board.called_back:
             tell(cells.child_pid, CALL_BACK)
-        if self._board.called_back and now > cells.called_back_at + self._setup.kill_grace_s:
+        called_back_at = cells.called_back_at
+        if called_back_at and now > called_back_at + self._setup.kill_grace_s:
             self._kill("it does not leave the shape that it warms")
 
     def _kill(self, reason: str) -> None:

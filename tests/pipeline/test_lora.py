@@ -147,6 +147,20 @@ def test_taking_them_in_and_out_keeps_no_memory(plain: Engine) -> None:
     assert tensors() == before
 
 
+def test_a_file_that_is_replaced_while_the_worker_runs_is_refused(
+    tiny_spec: ModelSpec, files: list[Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "ink.safetensors"
+    path.write_bytes(files[0].read_bytes())
+    spec = offering(tiny_spec, described(path, "tiny", "ink"))
+    engine = Engine(spec, resolved(spec, warmup=False), device="cpu")
+    engine.prepare()
+    path.write_bytes(files[1].read_bytes())
+    with pytest.raises(LoraFailed, match="has sha256"):
+        engine.render(job(spec, INK))
+    engine.close()
+
+
 def test_a_plan_made_with_another_catalogue_is_refused(plain: Engine, files: list[Path]) -> None:
     elsewhere = offering(plain.spec, described(files[1], "tiny", "ink"))
     with pytest.raises(PlanNotSupported, match="ink"):

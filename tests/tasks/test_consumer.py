@@ -9,7 +9,7 @@ from kombu.asynchronous.timer import Timer
 
 from core.lifecycle import JobState
 from core.settings import Settings
-from tasks.app import make_app
+from tasks.app import RENDER, make_app
 from tasks.broker import Broker
 from tests.fixtures.upkeep_process import control_messages, start_upkeep
 from tests.fixtures.waiting import wait_until
@@ -118,3 +118,21 @@ def test_a_look_at_redis_leaves_nothing_behind(redis_url: str) -> None:
         assert len(gc.get_objects()) - before < LOOKS * LEFT_BY_A_LOOK
     finally:
         gc.enable()
+
+
+@ON_SQLITE
+def test_what_is_no_message_of_ours_is_dropped_and_the_worker_takes_the_next(
+    stage_of_own_valkey: Stage,
+) -> None:
+    stage = stage_of_own_valkey
+    worker = stage.warm_worker(stand_in=True)
+    child = worker.child_pid()
+    with stage.valkey.client() as client:
+        client.lpush("render.tiny", b"\0\xff no JSON", b"[]", b"null", b'{"body": 1}')
+    for argument in ("no-id", "\0", 7, {}):
+        make_app(stage.settings).send_task(RENDER, args=(argument,), queue="render.tiny", priority=0)
+    stage.wait_job(stage.submit(prompt="paint"))
+    wait_until(lambda: stage.messages() == 0, what="the end of the queue")
+    stage.wait_job(stage.submit(prompt="paint"))
+    assert worker.child_pid() == child
+    assert worker.process.poll() is None

@@ -10,7 +10,6 @@ from sqlalchemy import delete, update
 from core.clock import now
 from core.lifecycle import JobState
 from core.tables import Job, Worker
-from tasks.app import RENDER, make_app
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import Stage, WorkerProcess, on_quick_stage
 
@@ -210,22 +209,6 @@ def test_a_redis_that_drops_messages_is_told_of_at_each_connection(
     with quick_stage.valkey.client() as client:
         client.config_set("maxmemory-policy", "noeviction")
     render(quick_stage)
-
-
-@on_sqlite
-def test_what_is_no_message_of_ours_is_dropped_and_the_worker_takes_the_next(
-    quick_stage: Stage, worker: WorkerProcess
-) -> None:
-    child = worker.child_pid()
-    with quick_stage.valkey.client() as client:
-        client.lpush("render.tiny", b"\0\xff no JSON", b"[]", b"null", b'{"body": 1}')
-    for argument in ("no-id", "\0", 7, {}):
-        make_app(quick_stage.settings).send_task(RENDER, args=(argument,), queue="render.tiny", priority=0)
-    render(quick_stage)
-    wait_until(lambda: quick_stage.messages() == 0, what="the end of the queue")
-    render(quick_stage)
-    assert worker.child_pid() == child
-    assert worker.process.poll() is None
 
 
 @on_sqlite
