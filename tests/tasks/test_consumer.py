@@ -69,7 +69,10 @@ def cut(stage: Stage) -> None:
 
 
 @ON_SQLITE
-def test_messages_that_are_begun_after_their_connection_was_lost_end_no_process(stage: Stage) -> None:
+def test_messages_that_are_begun_after_their_connection_was_lost_end_no_process(
+    stage_of_own_valkey: Stage,
+) -> None:
+    stage = stage_of_own_valkey  # other tests' connections live on
     with start_upkeep(stage) as upkeep:
         upkeep.wait_turns("expire")
         lock = sqlite3.connect(str(stage.database.url.database), timeout=20, isolation_level=None)
