@@ -33,7 +33,7 @@ from pipeline.errors import (
 from pipeline.inputs import Fitted, Inputs, fit, stand_in
 from pipeline.interruption import Interruption
 from pipeline.load import Pipe, load_pipeline
-from pipeline.lora import Loras
+from pipeline.lora import Loras, writes_in_place
 from pipeline.memory import catching_out_of_memory, find_device, free_memory
 from pipeline.record import Record
 from pipeline.render import Pass, render_pass
@@ -266,7 +266,7 @@ class Engine:
         self._reference_steps = self._steps_that_cache(pipe)
         self._acceleration = self._accelerate(pipe)
         self._siblings = Siblings(pipe, self.spec)
-        self._loras = Loras(pipe, self.spec, in_place=self._writes_in_place())
+        self._loras = Loras(pipe, self.spec, in_place=writes_in_place(self.policy))
         self._warmer = self._make_warmer(pipe, self._acceleration)
         return {
             "device": str(self.device),
@@ -275,9 +275,6 @@ class Engine:
             "quantize": self.policy["quantize"],
             "loras": self._loras.offered,
         }
-
-    def _writes_in_place(self) -> bool:
-        return self.policy["offload"] in ("none", "auto", "model") and self.policy["quantize"] == "none"
 
     def _accelerate(self, pipe: Pipe) -> Acceleration:
         return Acceleration(

@@ -16,8 +16,14 @@ from pipeline.errors import LoraFailed, PlanNotSupported
 from pipeline.lora_file import Deltas, locate_lora, read_deltas
 from policy.lora import LoraSpec, LoraUse
 from policy.model_spec import ModelSpec
+from policy.resolve import Policy
 
 Pipe = Any  # a diffusers pipeline; diffusers publishes no types
+
+
+def writes_in_place(policy: Policy) -> bool:
+    """Tells whether a worker with these options can write to its weights: plain ones that it holds itself."""
+    return policy["offload"] in ("none", "auto", "model") and policy["quantize"] == "none"
 
 
 class Loras:
