@@ -51,7 +51,7 @@ def prepare(miniature_folder: Callable[[str], Path]) -> Iterator[Prepare]:
 
 
 def devices(engine: Engine) -> set[str]:
-    pipe: Any = engine._pipe
+    pipe: Any = engine.parts[0]
     return set().union(*(devices_of(getattr(pipe, name)) for name in engine.spec.transformers))
 
 
@@ -156,7 +156,7 @@ def test_components_kept_resident_never_leave_the_device(
 ) -> None:
     steps = {} if model_id == "tiny" else {"num_inference_steps": 12}
     engine = prepare(model_id, offload="model", keep_resident=",".join(resident), **flags)
-    pipe: Any = engine._pipe
+    pipe: Any = engine.parts[0]
     parts = {name: part for name, part in pipe.components.items() if isinstance(part, torch.nn.Module)}
     names = {id(part): name for name, part in parts.items()}
     left: set[str] = set()
@@ -183,7 +183,7 @@ def test_running_out_of_memory_is_one_clean_failure(prepare: Prepare) -> None:
     engine = prepare("tiny")
     expected = pixels(engine.render(planned(engine.spec)))
     free, total = torch.cuda.mem_get_info()
-    handle = engine._pipe.transformer.register_forward_pre_hook(  # type: ignore[union-attr]
+    handle = engine.parts[0].transformer.register_forward_pre_hook(
         lambda *_: torch.empty(2 * total, dtype=torch.uint8, device="cuda")
     )
     with pytest.raises(OutOfMemory, match="not enough memory at 64x64"):

@@ -65,7 +65,7 @@ def test_blocks_that_come_one_by_one_draw_the_same_and_go_again(prepare: Prepare
     plans = [planned(resident.spec, **fields) for fields in ({}, {"cache": "off"}, {"cache": "fast"}, {})]
     expected = [pixels(resident.render(plan)) for plan in plans]
     engine = prepare("tiny", offload="group", keep_resident="vae")
-    pipe: Any = engine._pipe
+    pipe: Any = engine.parts[0]
     for plan, pixel in zip(plans, expected, strict=True):
         assert pixels(engine.render(plan)) == pixel, plan
         assert "cpu" in devices(pipe.transformer)
@@ -106,7 +106,7 @@ def test_quantised_weights_draw_nearly_the_same(prepare: Prepare, quantize: str,
     drawn = [engine.render(plan) for _ in range(2)]
     assert pixels(drawn[0]) == pixels(drawn[1])
     assert distance(drawn[0], whole.render(plan)) < 6
-    pipe: Any = engine._pipe
+    pipe: Any = engine.parts[0]
     assert quantised_layers(pipe.transformer) > 0
     assert quantised_layers(pipe.text_encoder_2) == 0
 

@@ -155,8 +155,7 @@ def test_closing_frees_the_weights_and_the_engine_can_be_prepared_again(tiny_spe
     engine = Engine(tiny_spec, resolved(tiny_spec), device="cpu")
     engine.prepare()
     first = engine.render(planned(tiny_spec))
-    assert engine._pipe is not None
-    transformer = weakref.ref(engine._pipe.transformer)
+    transformer = weakref.ref(engine.parts[0].transformer)
     engine.close()
     assert transformer() is None
     with pytest.raises(LoadFailed):
@@ -210,7 +209,7 @@ class Failing:
     def __init__(self, engine: Engine, error: "Callable[[], Exception]", at_call: int) -> None:
         self._error, self._at_call, self._calls = error, at_call, 0
         self.latents: weakref.ref[torch.Tensor] | None = None
-        pipe: Any = engine._pipe
+        pipe: Any = engine.parts[0]
         self._handle = pipe.transformer.register_forward_pre_hook(self._fail, with_kwargs=True)
 
     def _fail(self, _module: object, _arguments: object, named: dict[str, Any]) -> None:
@@ -257,7 +256,7 @@ def test_an_error_that_is_not_about_memory_comes_through(tiny_engine: Engine) ->
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_transformer_that_yields_no_numbers_fails_the_job(tiny_engine: Engine, value: float) -> None:
-    pipe: Any = tiny_engine._pipe
+    pipe: Any = tiny_engine.parts[0]
     handle = pipe.transformer.proj_out.register_forward_hook(
         lambda _module, _arguments, output: torch.full_like(output, value)
     )
@@ -272,7 +271,7 @@ def test_a_transformer_that_yields_no_numbers_fails_the_job(tiny_engine: Engine,
 def test_a_decoder_that_yields_no_picture_fails_the_job(
     tiny_engine: Engine, factor: float, words: str
 ) -> None:
-    pipe: Any = tiny_engine._pipe
+    pipe: Any = tiny_engine.parts[0]
     handle = pipe.vae.decoder.register_forward_hook(lambda _module, _arguments, output: output * factor)
     with pytest.raises(NotFinite, match=f"the decoded picture {words}"):
         tiny_engine.render(planned(tiny_engine.spec, num_inference_steps=8))

@@ -83,7 +83,7 @@ def test_no_job_that_broke_inside_the_model_does_either(tiny_engine: Engine) -> 
         raise RuntimeError("a kernel failed")
 
     expected = draw(tiny_engine, {})
-    pipe: Any = tiny_engine._pipe
+    pipe: Any = tiny_engine.parts[0]
     for module in (pipe.text_encoder_2, pipe.transformer.transformer_blocks[1], pipe.vae.decoder):
         handle = module.register_forward_hook(fail)
         with pytest.raises(RuntimeError, match="a kernel failed"):

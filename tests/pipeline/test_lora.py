@@ -23,7 +23,7 @@ INK, OIL = {"name": "ink"}, {"name": "oil", "scale": 0.5}
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory, tiny_engine: Engine) -> list[Path]:
     folder = tmp_path_factory.mktemp("loras")
-    return [write_lora(folder, tiny_engine._pipe, seed=seed) for seed in range(2)]
+    return [write_lora(folder, tiny_engine.parts[0], seed=seed) for seed in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def job(spec: ModelSpec, *loras: dict[str, Any], **fields: Any) -> RenderPlan:
 
 
 def weights(engine: Engine) -> dict[str, bytes]:
-    pipe: Any = engine._pipe
+    pipe: Any = engine.parts[0]
     return {name: weight.detach().numpy().tobytes() for name, weight in pipe.transformer.named_parameters()}
 
 
@@ -91,7 +91,7 @@ def test_it_draws_what_the_library_draws_with_the_same_file(
     ours = np.frombuffer(pixels(plain.render(plan))[0], np.uint8).astype(float)
     other = Engine(plain.spec, resolved(plain.spec, warmup=False), device="cpu")
     other.prepare()
-    pipe: Any = other._pipe
+    pipe: Any = other.parts[0]
     pipe.load_lora_weights(str(files[0].parent), weight_name=files[0].name, adapter_name="ink")
     pipe.set_adapters(["ink"], [0.7])
     theirs = np.frombuffer(pixels(other.render(job(plain.spec, cache="off")))[0], np.uint8).astype(float)
@@ -188,7 +188,7 @@ def test_a_worker_does_not_start_with_a_file_that_is_not_the_one_meant(
 def test_nor_with_one_of_another_kind(tiny_spec: ModelSpec, tiny_engine: Engine, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    pipe = tiny_engine._pipe
+    pipe = tiny_engine.parts[0]
     wide = write_lora(tmp_path / "wide", pipe, rank=8)
     with pytest.raises(LoraFailed, match="has rank 8, and the catalogue allows 4"):
         prepare_with(tiny_spec, described(wide, "tiny", "wide", max_rank=4))
@@ -212,7 +212,7 @@ def test_nor_with_one_of_another_kind(tiny_spec: ModelSpec, tiny_engine: Engine,
 def test_a_worker_that_cannot_write_to_its_weights_offers_none_and_draws_all_else(plain: Engine) -> None:
     from pipeline.lora import Loras
 
-    loras = Loras(plain._pipe, plain.spec, in_place=False)
+    loras = Loras(plain.parts[0], plain.spec, in_place=False)
     assert loras.offered == []
     loras.switch(())
     with pytest.raises(LoraFailed, match="offload none or model"):

@@ -60,7 +60,7 @@ def test_the_picture_stays_near_and_is_the_same_each_time(quantised: Engine, tin
 def test_a_quarter_of_the_bytes_is_left_and_the_estimate_knows(
     quantised: Engine, tiny_engine: Engine
 ) -> None:
-    small, whole = (bytes_of(engine._pipe) for engine in (quantised, tiny_engine))
+    small, whole = (bytes_of(engine.parts[0]) for engine in (quantised, tiny_engine))
     sizes = [loaded(quantised.spec, "float32", name).component_gb["transformer"] for name in ("int8", "none")]
     # The tiny model's rows are short, so their scales weigh more than those of a large one.
     assert small / whole == pytest.approx(sizes[0] / sizes[1], abs=0.02)
@@ -68,7 +68,7 @@ def test_a_quarter_of_the_bytes_is_left_and_the_estimate_knows(
 
 
 def test_only_what_was_asked_for_is_quantised(tiny_spec: ModelSpec, quantised: Engine) -> None:
-    pipe: Any = quantised._pipe
+    pipe: Any = quantised.parts[0]
     linear = sum(isinstance(part, torch.nn.Linear) for part in pipe.transformer.modules())
     assert quantised_layers(pipe.transformer) == linear
     assert not any(map(quantised_layers, (pipe.text_encoder, pipe.text_encoder_2, pipe.vae)))

@@ -19,7 +19,7 @@ Prepared = Callable[..., Engine]
 
 def test_every_argument_of_the_call_is_set_on_purpose(tiny_engine: Engine) -> None:
     plan = planned(tiny_engine.spec, guidance_scale=2.0, negative_prompt="a tree")
-    arguments = call_arguments(tiny_engine._pipe, tiny_engine.spec, plan, seed=5)
+    arguments = call_arguments(tiny_engine.parts[0], tiny_engine.spec, plan, seed=5)
     generator = arguments.pop("generator")
     assert generator.device.type == "cpu"
     assert generator.initial_seed() == 5
@@ -38,10 +38,10 @@ def test_every_argument_of_the_call_is_set_on_purpose(tiny_engine: Engine) -> No
 def test_fixed_arguments_of_the_spec_are_passed_and_unknown_ones_refused(tiny_engine: Engine) -> None:
     plan = planned(tiny_engine.spec)
     spec = tiny_engine.spec.model_copy(update={"call": {"guidance_scale": 1.5}})
-    assert call_arguments(tiny_engine._pipe, spec, plan, 1)["guidance_scale"] == 1.5
+    assert call_arguments(tiny_engine.parts[0], spec, plan, 1)["guidance_scale"] == 1.5
     spec = tiny_engine.spec.model_copy(update={"call": {"flavour": 1, "colour": 2}})
     with pytest.raises(Unsupported, match="FluxPipeline takes no colour, flavour"):
-        call_arguments(tiny_engine._pipe, spec, plan, 1)
+        call_arguments(tiny_engine.parts[0], spec, plan, 1)
 
 
 def test_a_video_has_its_frames_and_follows_the_request(miniature_engine: Prepared) -> None:
@@ -55,7 +55,7 @@ def test_a_video_has_its_frames_and_follows_the_request(miniature_engine: Prepar
     width, height = engine.spec.size.default
     assert picture.frames.shape == (frames, height, width, 3)
     assert picture.frames.dtype == np.uint8
-    arguments = call_arguments(engine._pipe, engine.spec, plan, 1)
+    arguments = call_arguments(engine.parts[0], engine.spec, plan, 1)
     assert (arguments["num_frames"], arguments["frame_rate"]) == (frames, 20)
 
 
@@ -63,7 +63,7 @@ def test_a_pipeline_without_a_step_callback_reports_and_stops_all_the_same(
     miniature_engine: Prepared,
 ) -> None:
     engine = miniature_engine("pixart-sigma")
-    scheduler: Any = engine._pipe.scheduler  # type: ignore[union-attr]
+    scheduler: Any = engine.parts[0].scheduler
     seen: list[tuple[int, int]] = []
 
     def note(done: int, total: int) -> bool:
@@ -84,7 +84,7 @@ def test_a_sampler_that_runs_other_steps_than_planned_is_noticed(
     miniature_engine: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = miniature_engine("pixart-sigma")
-    scheduler: Any = engine._pipe.scheduler  # type: ignore[union-attr]
+    scheduler: Any = engine.parts[0].scheduler
     set_timesteps = scheduler.set_timesteps
     monkeypatch.setattr(
         type(scheduler), "set_timesteps", lambda _self, steps, **named: set_timesteps(steps + 1, **named)
@@ -98,7 +98,7 @@ def test_two_transformers_share_the_steps_as_the_pipeline_does(
     miniature_engine: Prepared, steps: int
 ) -> None:
     engine = miniature_engine("wan2.2-t2v-a14b")
-    pipe: Any = engine._pipe
+    pipe: Any = engine.parts[0]
     counts = dict.fromkeys(engine.spec.transformers, 0)
 
     def counter(name: str) -> Callable[..., None]:
@@ -124,7 +124,7 @@ def test_each_of_two_transformers_has_its_own_mask_and_knobs(miniature_engine: P
     rendering = engine.render(planned(engine.spec, num_inference_steps=30))
     mounted: Any = engine.effective()["cache"]
     first, second = mounted
-    split = split_steps(engine._pipe, engine.spec, 30)
+    split = split_steps(engine.parts[0], engine.spec, 30)
     assert (first["steps"], second["steps"]) == split == (len(first["mask"]), len(second["mask"]))
     assert (first["fn"], second["fn"]) == (1, 2)
     assert first["mask"] != second["mask"][: len(first["mask"])]
@@ -150,7 +150,7 @@ def test_a_mask_reuses_the_same_steps_on_every_family(miniature_engine: Prepared
 
 def test_gradients_are_never_kept(tiny_engine: Engine) -> None:
     kept: list[bool] = []
-    pipe: Any = tiny_engine._pipe
+    pipe: Any = tiny_engine.parts[0]
     handle = pipe.transformer.register_forward_hook(lambda *_: kept.append(torch.is_grad_enabled()))
     tiny_engine.render(planned(tiny_engine.spec, num_inference_steps=4))
     handle.remove()

@@ -37,7 +37,7 @@ def prepared(tiny_spec: ModelSpec, fresh_compiler: None) -> Iterator[Callable[..
 
 
 def transformer(engine: Engine) -> Any:
-    pipe: Any = engine._pipe
+    pipe: Any = engine.parts[0]
     return pipe.transformer
 
 
@@ -205,7 +205,7 @@ def test_the_weights_have_the_number_format_that_was_resolved(tiny_spec: ModelSp
     engine = Engine(tiny_spec, resolved(tiny_spec, dtype=dtype), device="cpu")
     load = engine.prepare()[0]
     assert load.detail["dtype"] == dtype
-    pipe: Any = engine._pipe
+    pipe: Any = engine.parts[0]
     for part in (pipe.transformer, pipe.vae, pipe.text_encoder, pipe.text_encoder_2):
         assert {parameter.dtype for parameter in part.parameters()} == {getattr(torch, dtype)}
     engine.render(planned(tiny_spec, num_inference_steps=6))
@@ -216,6 +216,6 @@ def test_the_weights_have_the_number_format_that_was_resolved(tiny_spec: ModelSp
 def test_the_decoder_tiles_as_resolved(tiny_spec: ModelSpec, tiling: str) -> None:
     engine = Engine(tiny_spec, resolved(tiny_spec, vae_tiling=tiling), device="cpu")
     engine.prepare()
-    pipe: Any = engine._pipe
+    pipe: Any = engine.parts[0]
     assert pipe.vae.use_tiling is (tiling == "true")
     engine.close()

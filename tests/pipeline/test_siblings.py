@@ -79,10 +79,10 @@ def test_the_mask_of_steps_is_built_for_the_steps_that_are_run(engine: Engine) -
 
 
 def test_a_model_that_cannot_says_so(engine: Engine) -> None:
-    unable = Siblings(engine._pipe, CATALOGUE["pixart-sigma"])
+    unable = Siblings(engine.parts[0], CATALOGUE["pixart-sigma"])
     with pytest.raises(Unsupported, match="has no pipeline that changes a picture without a mask"):
         unable.of(job(engine.spec, masked=False)[0])
-    klein = Siblings(engine._pipe, CATALOGUE["flux.2-klein-4b"])
+    klein = Siblings(engine.parts[0], CATALOGUE["flux.2-klein-4b"])
     with pytest.raises(Unsupported, match=r"flux\.2-klein-4b has no pipeline that changes a picture without"):
         klein.of(job(engine.spec, masked=False)[0])
 
@@ -100,16 +100,16 @@ def test_there_is_one_copy_of_the_weights_in_the_dtype_they_were_loaded_in(
         device="cpu",
     )
     engine.prepare()
-    pipe: Any = engine._pipe
+    pipe: Any = engine.parts[0]
     dtypes = {name: parameter.dtype for name, parameter in pipe.transformer.named_parameters()}
     for masked in (False, True):
         plan, inputs = job(spec, masked=masked)
-        sibling: Any = engine._siblings.of(plan)  # type: ignore[union-attr]
+        sibling: Any = engine._ready().siblings.of(plan)
         assert sibling is not pipe
         for name in ("transformer", "vae", "text_encoder", "scheduler"):
             assert getattr(sibling, name) is getattr(pipe, name)
         engine.render(plan, inputs=inputs)
-        assert sibling is engine._siblings.of(plan)  # type: ignore[union-attr]
+        assert sibling is engine._ready().siblings.of(plan)
     assert {name: parameter.dtype for name, parameter in pipe.transformer.named_parameters()} == dtypes
     engine.close()
 

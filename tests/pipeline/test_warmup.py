@@ -72,7 +72,7 @@ def test_both_transformers_get_steps_enough_for_a_reused_one(miniature_engine: C
     engine = miniature_engine("wan2.2-t2v-a14b")
 
     def split(steps: int) -> Sequence[int]:
-        return split_steps(engine._pipe, engine.spec, steps)
+        return split_steps(engine.parts[0], engine.spec, steps)
 
     steps = count_steps(split, cached=True)
     assert min(split(steps)) >= 3
