@@ -14,14 +14,18 @@ from __future__ import annotations
 
 import heapq
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.concurrency.prefork import TaskPool
+from celery.worker import state
 from celery.worker.consumer import Consumer
 from celery.worker.state import maybe_shutdown
 from redis.exceptions import ResponseError
 
 from core.log import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: What kombu meets while it takes a message apart that is none; ``KeyError`` counts as a lost connection.
 UNREADABLE = (ValueError, TypeError)
@@ -46,6 +50,7 @@ class SteadyPool(TaskPool):
     def register_with_event_loop(self, loop: Any) -> None:  # noqa: ANN401 - Celery's
         """Called once per connection, with which Celery ends what is registered here."""
         super().register_with_event_loop(loop)
+        forget_lost(self._pool._cache)
         loop.call_repeatedly(FORGET_S, forget_cancelled, loop.timer)
 
 
@@ -115,6 +120,22 @@ def forget_cancelled(timer: Any) -> None:  # noqa: ANN401
     queue = timer._queue  # noqa: SLF001 - there is no other way to it
     queue[:] = [entry for entry in queue if not entry.entry.canceled]
     heapq.heapify(queue)
+
+
+def forget_lost(calls: Mapping[int, Any]) -> None:
+    """Take out of Celery's account the requests that its pool no longer works on.
+
+    A child that was killed as it took a request may be heard to have taken it after it was heard to be dead.
+    The request then counts as running for ever, and after the next connection nothing else would be taken.
+
+    Args:
+        calls: What the pool works on.
+    """
+    running = {call.correlation_id for call in calls.values() if not call.ready()}
+    for request in tuple(state.active_requests):
+        if request.id not in running:
+            _log.warning("worker.request_forgotten", job_id=request.id)
+            state.task_ready(request)
 
 
 def forgive_late_ack(channel: Any) -> None:  # noqa: ANN401

@@ -50,6 +50,7 @@ def make_gate(board: Board) -> type[bootsteps.StartStopStep]:
                 return may
 
             qos.can_consume = MethodType(can_consume, qos)
+            offers.reconnected()
             self.timer = c.hub.call_repeatedly(LOOK_S, self.look, c)
 
         def look(self, c: Any) -> None:  # noqa: ANN401

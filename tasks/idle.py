@@ -37,24 +37,32 @@ class Offers:
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        self._given: Any = None
 
     def offer(self, consumer: Any) -> None:  # noqa: ANN401 - Celery publishes no types
         """Have the child warm a shape, if it wants to and has nothing to do."""
         controller = consumer.controller
         if self._board.may_warm(IDLE_S) and controller.semaphore.value > 0:
             self._board.offer()
+            _log.debug("shape.offered")
             # The pool frees this place at the end of every call, so it is to be taken before.
             controller.semaphore.acquire(self._apply, consumer.pool)
 
     def _apply(self, pool: Any) -> None:  # noqa: ANN401
-        pool.apply_async(warm, callback=self._over, error_callback=self._over)
+        self._given = pool.apply_async(warm, callback=self._over, error_callback=self._over)
 
     def _over(self, *_: object, **__: object) -> None:
         self._board.withdraw()
 
+    def reconnected(self) -> None:
+        """Take back what was lost with the connection: Celery's pool forgets a call that was not begun."""
+        given = self._given
+        if self._board.offered and not (given and given._job in given._cache):  # noqa: SLF001 - no other way
+            self._board.withdraw()
+
     def call_back(self, **_: object) -> None:
         """A message has come: have the child leave what it warms."""
-        if self._board.offered:
+        if self._board.offered or self._board.cells.warming:
             self._board.call_back()
             if self._board.cells.warming:
                 tell(self._board.cells.child_pid, CALL_BACK)
@@ -64,8 +72,8 @@ def warm() -> str:
     """The child's part: warm the shape that is most wanted, until it is warm or the parent calls back."""
     me = child.current()
     engine, board = me.engine, me.setup.board
-    if not isinstance(engine, LearnsShapes):
-        return "nothing to warm"
+    if not isinstance(engine, LearnsShapes) or not board.offered:
+        return "nothing to warm"  # or what was taken back comes late
     interruption = Interruption(at_once=lambda: board.called_back or board.ends)
     # Set at each call: billiard sets its own handlers after the child's preparation.
     signal.signal(CALL_BACK, lambda _, frame: interruption.strike(frame))
@@ -82,6 +90,7 @@ def warm() -> str:
         raise SystemExit(UNSOUND_EXIT) from None
     finally:
         board.cells.warming = 0
+        board.withdraw()  # the parent does not hear of the end when the connection was lost meanwhile
         tell_shapes(me)
     _log.info("shape.warmed", shape=shape, seconds=round(time.monotonic() - started, 3))
     return "warmed"

@@ -3,14 +3,23 @@
 import gc
 import json
 import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import WorkerLostError
+from billiard.pool import ApplyResult
+from celery.worker import state
+from celery.worker.request import Request
+from kombu import Connection, Consumer, Queue
 from kombu.asynchronous.timer import Timer
 
 from core.lifecycle import JobState
 from core.settings import Settings
 from tasks.app import RENDER, make_app
 from tasks.broker import Broker
+from tasks.render import render
 from tests.fixtures.upkeep_process import control_messages, start_upkeep
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import Stage, WorkerProcess
@@ -139,3 +148,67 @@ def test_what_is_no_message_of_ours_is_dropped_and_the_worker_takes_the_next(
     stage.wait_job(stage.submit(prompt="paint"))
     assert worker.child_pid() == child
     assert worker.process.poll() is None
+
+
+@dataclass
+class Taken:
+    """A request that Celery has given to its pool, and what the pool keeps of it."""
+
+    request: Request
+    call: ApplyResult
+    calls: dict[int, ApplyResult]
+
+
+@pytest.fixture
+def taken() -> Iterator[Taken]:
+    app = make_app(Settings(), worker=True)
+    app.task(name=RENDER)(render)
+    requests: list[Request] = []
+    with Connection("memory://") as connection, connection.channel() as channel:
+        queue = Queue("here", channel=channel)
+        app.send_task(RENDER, queue=queue, connection=connection)
+        with Consumer(channel, queue, no_ack=True, accept=["json"]) as consumer:
+            consumer.register_callback(lambda _, message: requests.append(Request(message, app=app)))
+            connection.drain_events(timeout=1)
+    (request,) = requests
+    calls: dict[int, ApplyResult] = {}
+    call = ApplyResult(
+        calls,
+        callback=lambda _: state.task_ready(request, successful=True),
+        accept_callback=request.on_accepted,
+        error_callback=request.on_failure,
+        correlation_id=request.id,
+    )
+    state.task_reserved(request)
+    yield Taken(request, call, calls)
+    state.task_ready(request)
+
+
+def lost() -> ExceptionInfo:
+    with pytest.raises(WorkerLostError) as caught:
+        raise WorkerLostError("signal 9 (SIGKILL)")
+    return ExceptionInfo((caught.type, caught.value, caught.tb))
+
+
+def test_a_request_that_a_dead_child_is_heard_to_have_begun_does_not_close_the_next_connection(
+    taken: Taken,
+) -> None:
+    from tasks.consumer import forget_lost
+
+    taken.call._set(0, (False, lost()))
+    assert not state.reserved_requests
+    taken.call._ack(0, 0.0, 1, None)
+    assert taken.request in state.active_requests  # Celery counts it as reserved after its next connection
+    forget_lost(taken.calls)
+    assert not state.active_requests
+    assert not state.requests
+
+
+def test_a_request_that_runs_goes_on_to_count_after_a_new_connection(taken: Taken) -> None:
+    from tasks.consumer import forget_lost
+
+    taken.call._ack(0, 0.0, 1, None)
+    forget_lost(taken.calls)
+    assert taken.request in state.active_requests
+    taken.call._set(0, (True, "completed"))
+    assert not state.active_requests

@@ -1,10 +1,12 @@
 """A worker that compiles, with a compiler of the test's own, and the shapes that it warms while idle."""
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from core.tables import Job
 from policy.catalogue import Catalogue
@@ -25,6 +27,10 @@ JOB: dict[str, Any] = {"num_inference_steps": 8, "seed": 11}
 
 @pytest.fixture
 def worker(stage: Stage) -> WorkerProcess:
+    return start(stage)
+
+
+def start(stage: Stage) -> WorkerProcess:
     stage.catalogue = Catalogue({"tiny": wide(stage.catalogue["tiny"], 128)})
     worker = stage.start_worker(
         widest=128,
@@ -108,3 +114,29 @@ def test_a_new_shape_runs_at_once_and_is_warmed_while_idle_until_a_job_comes(
     held_in(stage, hold)
     worker.signal(signal.SIGTERM)
     assert worker.wait_exit(20) == 0
+
+
+def asks(client: redis.Redis) -> bool:
+    """Whether a worker waits for a message on a connection of its own."""
+    return any(each["cmd"] == "brpop" for each in client.client_list())
+
+
+def test_an_offer_that_is_lost_with_the_connection_does_not_end_the_warming(
+    stage_of_own_valkey: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RENDERQ_LOG_LEVEL", "debug")
+    stage = stage_of_own_valkey
+    worker = start(stage)
+    render(stage, **WIDEST)
+    render(stage, **TALL)
+    child = worker.child_pid()
+    os.kill(child, signal.SIGSTOP)  # it takes the offer and does not say so
+    try:
+        wait_until(lambda: "shape.offered" in worker.text(), what="an offer")
+        with stage.valkey.client() as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+            wait_until(lambda: asks(client), what="another connection")
+    finally:
+        os.kill(child, signal.SIGCONT)
+    wait_until(lambda: is_warm(worker, "96x96") and is_warm(worker, "128x64"), what="both are warm")
+    assert worker.child_pid() == child
