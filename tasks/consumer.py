@@ -50,7 +50,7 @@ class SteadyPool(TaskPool):
     def register_with_event_loop(self, loop: Any) -> None:  # noqa: ANN401 - Celery's
         """Called once per connection, with which Celery ends what is registered here."""
         super().register_with_event_loop(loop)
-        forget_lost(self._pool._cache)
+        forget_lost(self._pool._cache)  # noqa: SLF001 - there is no other way to it
         loop.call_repeatedly(FORGET_S, forget_cancelled, loop.timer)
 
 
