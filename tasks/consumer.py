@@ -44,6 +44,8 @@ _log = get_logger()
 class SteadyPool(TaskPool):
     """Leaves a child that was killed early to the gate, which replaces it up to the limit of cold starts."""
 
+    _pool: Any
+
     def did_start_ok(self) -> bool:
         return True
 
