@@ -66,6 +66,7 @@ class Upkeep:
     Attributes:
         short: Messages missing per model at the last look.
         run_id: Of the Redis server that was last seen.
+        tidied_at: When each step of tidying up was last done here to its end, by ``time.monotonic()``.
         turned_at: When each duty had its last turn here, by ``time.monotonic()``.
     """
 
@@ -75,7 +76,7 @@ class Upkeep:
     broker: Broker
     short: dict[str, int] = field(default_factory=dict)
     run_id: str | None = None
-    tidied_at: float | None = None
+    tidied_at: dict[str, float] = field(default_factory=dict)
     turned_at: dict[str, float] = field(default_factory=dict)
     busy: dict[str, Lock] = field(default_factory=lambda: {duty.name: Lock() for duty in DUTIES})
 
@@ -137,14 +138,23 @@ def take_turn(upkeep: Upkeep, duty: Duty) -> None:
     if not busy.acquire(blocking=False):
         return
     try:
-        duty.do(upkeep)
-    except (SQLAlchemyError, AppError, PolicyError, OSError) as error:
-        _log.warning("upkeep.failed", duty=duty.name, error=f"{type(error).__name__}: {error}")
-    except Exception:  # noqa: BLE001 - a fault of ours in one duty must not end the thread of them all
-        _log.exception("upkeep.failed", duty=duty.name)
+        _attempt(upkeep, duty)
     finally:
         upkeep.turned_at[duty.name] = time.monotonic()
         busy.release()
+
+
+def _attempt(upkeep: Upkeep, duty: Duty) -> bool:
+    """Do it and say whether it came to its end; whatever it raises is logged and goes no further."""
+    try:
+        duty.do(upkeep)
+    except (SQLAlchemyError, AppError, PolicyError, OSError) as error:
+        _log.warning("upkeep.failed", duty=duty.name, error=f"{type(error).__name__}: {error}")
+        return False
+    except Exception:  # noqa: BLE001 - a fault of ours in one duty must not end the thread of them all
+        _log.exception("upkeep.failed", duty=duty.name)
+        return False
+    return True
 
 
 def rescue_lost(upkeep: Upkeep) -> int:
@@ -205,15 +215,14 @@ def mark_gone_workers(upkeep: Upkeep) -> int:
 
 
 def tidy_when_due(upkeep: Upkeep) -> None:
-    """Remove what nobody needs any more, at the start and then once an hour."""
-    now = time.monotonic()
-    if upkeep.tidied_at is None or now >= upkeep.tidied_at + TIDY_EVERY_S:
-        upkeep.tidied_at = now
-        forget_old_keys(upkeep)
-        forget_old_workers(upkeep)
-        sweep_orphans(upkeep)
-        give_up_old_files(upkeep)
-        forget_compile_caches(upkeep)
+    """Remove what nobody needs any more, at the start and then once an hour.
+
+    Each step is on its own: one that fails keeps no other from its turn, and has its next at the next look.
+    """
+    for step in TIDYING:
+        now = time.monotonic()
+        if now >= upkeep.tidied_at.get(step.name, -math.inf) + TIDY_EVERY_S and _attempt(upkeep, step):
+            upkeep.tidied_at[step.name] = now
 
 
 def forget_old_keys(upkeep: Upkeep) -> int:
@@ -314,6 +323,13 @@ def _send_all(upkeep: Upkeep, jobs: Iterable[Job]) -> int:
     return sent
 
 
+TIDYING: tuple[Duty, ...] = (
+    Duty("forget_keys", forget_old_keys),
+    Duty("forget_workers", forget_old_workers),
+    Duty("sweep_orphans", sweep_orphans),
+    Duty("give_up_files", give_up_old_files),
+    Duty("forget_compile_caches", forget_compile_caches),
+)
 DUTIES: tuple[Duty, ...] = (
     Duty("expire", expire_overdue),
     Duty("rescue", rescue_lost),

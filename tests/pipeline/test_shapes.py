@@ -59,7 +59,7 @@ def prepared(
 @pytest.fixture
 def engine(prepared: Engine) -> Engine:
     """The one engine, with no shape wanted; the sizes of each test have a number of tokens of their own."""
-    prepared._warm()._shapes._cold.clear()
+    prepared._ready().warmer._shapes._cold.clear()
     return prepared
 
 

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from core import store, workers
 from core.clock import now
@@ -209,10 +209,29 @@ def test_tidying_up_has_its_turn_once_an_hour(stage: Stage, duties: Upkeep) -> N
     stage.artifacts.put(f"jobs/{stage.submit(send=False)}/0/0.png", b"picture")
     upkeep.tidy_when_due(duties)
     assert len(list(stage.artifacts.list())) == 1
-    assert duties.tidied_at is not None
-    duties.tidied_at -= upkeep.TIDY_EVERY_S
+    duties.tidied_at["sweep_orphans"] -= upkeep.TIDY_EVERY_S
     upkeep.tidy_when_due(duties)
     assert list(stage.artifacts.list()) == []
+
+
+def test_a_step_of_tidying_up_that_fails_keeps_no_other_from_its_turn_and_is_tried_again(
+    stage: Stage, duties: Upkeep
+) -> None:
+    worker_id = register(stage)
+    long_ago = now(-upkeep.WORKER_LIFE_S - 60)
+    ended = {"state": "gone", "heartbeat_at": long_ago}
+    with stage.database.transaction() as session:
+        store.submit(session, request={}, plan={}, model="tiny", idempotency=("old", "fingerprint"))
+        session.execute(update(IdempotencyKey).values(created_at=now(-upkeep.KEY_LIFE_S - 60)))
+        session.execute(update(Worker).where(Worker.id == worker_id).values(ended))
+        session.execute(text("ALTER TABLE idempotency_keys RENAME TO elsewhere"))
+    upkeep.tidy_when_due(duties)
+    with stage.database.transaction() as session:
+        assert workers.list_workers(session) == []
+        session.execute(text("ALTER TABLE elsewhere RENAME TO idempotency_keys"))
+    upkeep.tidy_when_due(duties)
+    with stage.database.reading() as session:
+        assert session.scalars(select(IdempotencyKey.key)).all() == []
 
 
 @pytest.fixture
