@@ -167,6 +167,9 @@ class ModelView(BaseModel):
     size: dict[str, Any]
     steps: dict[str, Any]
     guidance: dict[str, Any]
+    boundary_ratio: float | None = Field(
+        description="Where two transformers change over; null: the model has one."
+    )
     frames: dict[str, Any] | None
     limits: dict[str, Any]
     output_formats: list[str]

@@ -54,6 +54,10 @@ def submit(
     quality: Annotated[
         str | None, _field("--quality", "Kernels that may draw it: lossless, or high for faster ones.", IMAGE)
     ] = None,
+    boundary_ratio: Annotated[
+        float | None,
+        _field("--boundary-ratio", "Where two transformers change over, part of the noise range.", VIDEO),
+    ] = None,
     lora: Annotated[
         list[str] | None, _field("--lora", "NAME or NAME:SCALE, a LoRA of the model. Repeatable.", IMAGE)
     ] = None,
@@ -137,6 +141,7 @@ REQUEST_FIELDS = (
     "height",
     "num_inference_steps",
     "guidance_scale",
+    "boundary_ratio",
     "seed",
     "n",
     "cache",

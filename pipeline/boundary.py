@@ -15,13 +15,26 @@ def transformers_of(pipe: Pipe, spec: ModelSpec) -> list[nn.Module]:
     return [getattr(pipe, name) for name in spec.transformers]
 
 
-def split_steps(pipe: Pipe, spec: ModelSpec, steps: int) -> tuple[int, ...]:
-    """Returns how many of the steps each transformer executes; their sum is ``steps``."""
+def set_boundary(pipe: Pipe, ratio: float | None) -> None:
+    """Has the next pass change over where its plan says; None: the pipeline has one transformer."""
+    if ratio is not None and pipe.config.boundary_ratio != ratio:
+        pipe.register_to_config(boundary_ratio=ratio)
+
+
+def split_steps(pipe: Pipe, spec: ModelSpec, steps: int, ratio: float | None = None) -> tuple[int, ...]:
+    """Returns how many of the steps each transformer executes; their sum is ``steps``.
+
+    Args:
+        pipe: Whose sampler is asked.
+        spec: Its model.
+        steps: Steps in all.
+        ratio: Where they change over; None: where the model says.
+    """
     if len(spec.transformers) == 1:
         return (steps,)
     # A sampler of its own, so that the pipeline's is left alone.
     sampler = type(pipe.scheduler).from_config(pipe.scheduler.config)
     sampler.set_timesteps(steps)
-    boundary = pipe.config.boundary_ratio * sampler.config.num_train_timesteps
+    boundary = (ratio or spec.boundary_ratio or 0.0) * sampler.config.num_train_timesteps
     first = int((sampler.timesteps >= boundary).sum())
     return (first, len(sampler.timesteps) - first)

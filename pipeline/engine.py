@@ -12,6 +12,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from textwrap import shorten
+from typing import ClassVar
 
 import torch
 from PIL import Image
@@ -56,6 +57,8 @@ def _go_on(_done: int, _total: int) -> bool:
 
 class Engine:
     """Holds the weights of one model and runs plans on them."""
+
+    load_kind: ClassVar[type[Loaded]] = Loaded
 
     def __init__(
         self,
@@ -229,7 +232,7 @@ class Engine:
     def _load(self) -> dict[str, object]:
         if self.spec.fixed_threads is not None:
             torch.set_num_threads(self.spec.fixed_threads)
-        self._loaded = Loaded(self.spec, self.policy, self.device, self._source, self._backend)
+        self._loaded = self.load_kind(self.spec, self.policy, self.device, self._source, self._backend)
         return self._loaded.facts()
 
     def _mount(self) -> dict[str, object]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from pipeline.acceleration import Acceleration, Backend
-from pipeline.boundary import split_steps, transformers_of
+from pipeline.boundary import set_boundary, split_steps, transformers_of
 from pipeline.compilation import CompilePlan
 from pipeline.errors import OutOfMemory
 from pipeline.inputs import Fitted, stand_in
@@ -94,7 +94,9 @@ class Loaded:
         """Returns how this plan is cached, from the steps that each transformer will execute."""
         if plan.cache not in ("default", "off") and not self.acceleration.can_mount:
             return CacheDecision(None, None, _NO_MOUNT)
-        return decide_cache(plan, self.spec, self.policy, self._split(plan.executed_steps))
+        return decide_cache(
+            plan, self.spec, self.policy, self._split(plan.executed_steps, plan.boundary_ratio)
+        )
 
     def decide_reference(self) -> CacheDecision:
         """Returns how a typical request is cached."""
@@ -111,6 +113,7 @@ class Loaded:
     ) -> Pass:
         """Runs one pass: one picture of the plan."""
         pipe = self.siblings.of(plan)
+        set_boundary(pipe, plan.boundary_ratio or self.spec.boundary_ratio)
         self.loras.switch(plan.lora)
         self.acceleration.prepare_for(decision, plan.quality)
         render = functools.partial(
@@ -174,8 +177,8 @@ class Loaded:
                 return steps
         return None
 
-    def _split(self, steps: int) -> tuple[int, ...]:
-        return split_steps(self.pipe, self.spec, steps)
+    def _split(self, steps: int, boundary_ratio: float | None = None) -> tuple[int, ...]:
+        return split_steps(self.pipe, self.spec, steps, boundary_ratio)
 
     def _plan(self, steps: int) -> RenderPlan:
         request = RenderRequest(model=self.spec.id, prompt="a house", num_inference_steps=steps, seed=0)

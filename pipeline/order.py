@@ -30,9 +30,8 @@ from pipeline.boundary import transformers_of
 from pipeline.compilation import CompilePlan, compiles_so_far
 from pipeline.engine import Engine
 from pipeline.errors import PipelineError
-from pipeline.load import Pipe
+from pipeline.loaded import Loaded
 from pipeline.memory import find_hardware
-from policy.cache import CacheDecision
 from policy.catalogue import Catalogue
 from policy.errors import PolicyError
 from policy.model_spec import ModelSpec
@@ -54,25 +53,26 @@ class _Request(NamedTuple):
     compiles: int
 
 
-class _CompiledFirst(Engine):
-    """The faulty order: compile, warm up without a cache, and leave the mount to the first request."""
-
-    def _accelerate(self, pipe: Pipe) -> Acceleration:
-        self._reference_steps = None  # the warm-up is to reuse nothing
+class _LoadedToCompileFirst(Loaded):
+    def _accelerate(self, backend: Backend | None) -> Acceleration:
+        self.reference_steps = None  # the warm-up is to reuse nothing
         return Acceleration(
-            functools.partial(transformers_of, pipe, self.spec),
+            functools.partial(transformers_of, self.pipe, self.spec),
             CompilePlan.from_policy(self.policy),
             cache_wanted=True,
-            pipeline=pipe,
-            backend=self._backend,
+            pipeline=self.pipe,
+            backend=backend,
             compile_before_mount=True,
         )
 
+
+class _CompiledFirst(Engine):
+    """The faulty order: compile, warm up without a cache, and leave the mount to the first request."""
+
+    load_kind = _LoadedToCompileFirst
+
     def _mount(self) -> dict[str, object]:
         return {"mounted": False}
-
-    def _with_reuse(self, plan: RenderPlan) -> CacheDecision:
-        return CacheDecision(None, None, f"a bare warm-up at {plan.width}x{plan.height}")
 
 
 def measure_order(

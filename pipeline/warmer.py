@@ -155,6 +155,7 @@ class Warmer:
         whole = None if plan.strength is None else 1.0  # every step is run
         # LoRAs change weights and no shape.
         changes = {"num_inference_steps": steps, "n": 1, "seed": 0, "strength": whole, "lora": ()}
+        changes["boundary_ratio"] = self._spec.boundary_ratio  # both transformers have steps for certain
         short = plan.model_copy(update=changes)
         decision = self._with_reuse(self._decide(plan), short)
         interruption.check()

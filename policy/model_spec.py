@@ -292,6 +292,7 @@ class ModelSpec(_Facts):
             "revision",
             "size",
             "steps",
+            "boundary_ratio",
         )
         body = self.model_dump(mode="json", include={*shown, "frames", "output_formats"})
         limits = self.limits.model_dump(mode="json")

@@ -31,6 +31,7 @@ class RenderPlan(BaseModel):
     height: int
     num_inference_steps: int
     guidance_scale: float
+    boundary_ratio: float | None = None  # what a plan of an older version was drawn with is the model's
     seed: int
     n: int
     num_frames: int | None
@@ -83,6 +84,7 @@ def make_plan(
         height=size[1],
         num_inference_steps=_or(request.num_inference_steps, spec.steps.default),
         guidance_scale=guidance_scale,
+        boundary_ratio=spec.boundary_ratio if request.boundary_ratio is None else request.boundary_ratio,
         seed=request.seed if request.seed is not None else draw_seed() % (DRAWN_SEED_LIMIT - n),
         n=n,
         num_frames=_or(request.num_frames, spec.frames.default) if spec.frames else None,

@@ -55,6 +55,13 @@ class RenderRequest(BaseModel):
     height: int | None = Field(default=None, ge=1, description="Pixels")
     num_inference_steps: int | None = Field(default=None, ge=1, description="Denoising steps")
     guidance_scale: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    boundary_ratio: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="Where the first of two transformers hands over to the second, part of the noise range",
+    )
     seed: int | None = Field(
         default=None, ge=0, lt=SEED_LIMIT, description="Of image 0; image i has seed + i"
     )

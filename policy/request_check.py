@@ -26,6 +26,7 @@ def check_fields(fields: Fields, spec: ModelSpec) -> Iterator[FieldError]:
     yield from _check_size(fields, spec)
     yield from _check_range(fields, "num_inference_steps", spec.steps.minimum, spec.steps.maximum)
     yield from _check_guidance(fields, spec)
+    yield from _check_boundary(fields, spec)
     yield from _check_range(fields, "n", 1, spec.limits.n)
     yield from _check_seed(fields)
     yield from _check_texts(fields, spec)
@@ -70,6 +71,12 @@ def _check_guidance(fields: Fields, spec: ModelSpec) -> Iterator[FieldError]:
     fix = f"leave it out, or give {limits.default}, not {show(scale)}"
     message = f"guidance_scale has no effect on {spec.id}: {fix}"
     yield FieldError("guidance_scale", message, show(scale), limits.default, limits.default)
+
+
+def _check_boundary(fields: Fields, spec: ModelSpec) -> Iterator[FieldError]:
+    if fields.get("boundary_ratio") is not None and spec.boundary_ratio is None:
+        message = f"boundary_ratio is for models with two transformers, and {spec.id} has one: leave it out"
+        yield FieldError("boundary_ratio", message, show(fields["boundary_ratio"]))
 
 
 def _check_seed(fields: Fields) -> Iterator[FieldError]:

@@ -119,6 +119,22 @@ def test_two_transformers_share_the_steps_as_the_pipeline_does(
     assert sum(split) == steps
 
 
+@pytest.mark.parametrize("ratio", [0.02, 0.5, 0.95, 0.999])
+def test_a_request_says_where_two_transformers_change_over(miniature_engine: Prepared, ratio: float) -> None:
+    engine = miniature_engine("wan2.2-t2v-a14b", cache_preset="balanced")
+    usual = planned(engine.spec, num_inference_steps=20)
+    asked = usual.model_copy(update={"boundary_ratio": ratio})
+    before = engine.render(usual)
+    rendering = engine.render(asked)
+    mounted: Any = engine.effective()["cache"]
+    split = split_steps(engine.parts[0], engine.spec, 20, ratio)
+    assert tuple(each["steps"] for each in mounted) == split
+    assert split != split_steps(engine.parts[0], engine.spec, 20)
+    assert pixels(rendering) != pixels(before)
+    assert pixels(engine.render(usual)) == pixels(before)
+    assert rendering.acceleration["cached_steps"] == sum(each["mask"].count(0) for each in mounted)
+
+
 def test_each_of_two_transformers_has_its_own_mask_and_knobs(miniature_engine: Prepared) -> None:
     engine = miniature_engine("wan2.2-t2v-a14b", secondary_cache_preset="fast", secondary_cache_fn=2)
     rendering = engine.render(planned(engine.spec, num_inference_steps=30))

@@ -77,6 +77,23 @@ def test_guidance_is_held_to_the_models_range_or_refused_where_it_has_no_effect(
 
 
 @every_model
+def test_a_boundary_is_taken_where_there_are_two_transformers(spec: ModelSpec) -> None:
+    if len(spec.transformers) == 2:
+        assert parsed(model=spec.id, boundary_ratio=0.5).boundary_ratio == 0.5
+        assert planned(spec, boundary_ratio=0.5).boundary_ratio == 0.5
+        assert planned(spec).boundary_ratio == spec.boundary_ratio
+        for wrong, words in ((0, "more than 0"), (1, "less than 1"), (-0.1, "more than 0")):
+            message = refused(model=spec.id, boundary_ratio=wrong)["boundary_ratio"].message
+            assert message.startswith(f"boundary_ratio must be {words}")
+    else:
+        error = refused(model=spec.id, boundary_ratio=0.5)["boundary_ratio"]
+        assert error.message == (
+            f"boundary_ratio is for models with two transformers, and {spec.id} has one: leave it out"
+        )
+        assert planned(spec).boundary_ratio is None
+
+
+@every_model
 def test_a_negative_prompt_is_taken_exactly_where_it_has_an_effect(spec: ModelSpec) -> None:
     errors = asked(spec, negative_prompt="snow")
     if spec.limits.negative_prompt:
