@@ -7,6 +7,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH_INDEX ?=
 # Tests run in this many processes: one more than two cores, because many tests wait for processes of theirs.
 JOBS   ?= 3
+# Each process that a test starts would compile all of our code again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test chaos check format openapi clean

@@ -1,5 +1,7 @@
 """Imported once by the server that processes are forked from: none of them waits for the libraries."""
 
+import gc
+
 import cache_dit  # noqa: F401
 import diffusers
 import torch
@@ -16,3 +18,5 @@ torch.compile(torch.neg, backend="eager")(
 torch._dynamo.reset()  # noqa: SLF001 - there is no public name
 for _spec in Catalogue.load().values():
     getattr(diffusers, _spec.pipeline_class)  # diffusers imports a class when it is first asked for
+gc.collect()
+gc.freeze()  # no copy looks at all this again

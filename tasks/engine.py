@@ -82,6 +82,8 @@ def load_pipeline_engine(
     spec: ModelSpec, policy: Policy, *, source: str | None, report: Callable[[PreparationStep], None]
 ) -> Engine:
     """Import the GPU stack, which takes as long as a small model's load, and make the product's engine."""
-    from pipeline import engine
+    from pipeline.importing import import_engine
 
-    return engine.Engine(spec, policy, source=source, report=report)
+    engine = import_engine(quantise=policy["quantize"] != "none").Engine
+    made: Engine = engine(spec, policy, source=source, report=report)
+    return made

@@ -1,7 +1,9 @@
 """Names the fixture modules and keeps the caller's environment out of the tests."""
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -27,10 +29,32 @@ def no_renderq_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Import the tests and the GPU stack with them without a look for garbage, then or ever after."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+# Fixtures of the session that cost the start of a worker: whoever takes one runs where it is.
+_STAGES = {"shared_stage": "worker on {}", "quick_stage": "quick worker on {}"}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share a fixture of their module in one process of xdist: it is made once."""
+    """Keep the tests that share a stage or a fixture of their module in one process of xdist."""
     for item in items:
-        made = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - pytest names it so
-        if any(each[-1].scope == "module" for each in made) and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+        if not item.get_closest_marker("xdist_group") and (group := _group_of(item)):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group_of(item: pytest.Item) -> str | None:
+    assert isinstance(item, pytest.Function)
+    made = item._fixtureinfo.name2fixturedefs
+    for stage in _STAGES.keys() & made.keys():
+        return _STAGES[stage].format(item.callspec.params["database_kind"])
+    return str(item.path) if any(each[-1].scope == "module" for each in made.values()) else None

@@ -247,6 +247,12 @@ def test_the_row_shows_the_policy_and_every_step_of_the_preparation(worker: Work
     assert row.ready_at is not None
 
 
+def test_until_it_is_ready_its_log_has_no_line_of_a_library_that_nothing_uses(worker: WorkerProcess) -> None:
+    before, ready, _ = worker.text().partition('"event": "worker.ready"')
+    assert ready
+    assert all(line.startswith("{") for line in before.splitlines()), before
+
+
 def test_the_parent_holds_no_torch_and_the_child_does(worker: WorkerProcess) -> None:
     def maps(pid: int) -> str:
         return Path(f"/proc/{pid}/maps").read_text()
