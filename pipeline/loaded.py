@@ -16,7 +16,7 @@ from pipeline.errors import OutOfMemory
 from pipeline.inputs import Fitted, stand_in
 from pipeline.load import load_pipeline
 from pipeline.lora import Loras, writes_in_place
-from pipeline.memory import free_memory
+from pipeline.memory import catching_out_of_memory, free_memory
 from pipeline.render import Pass, render_pass
 from pipeline.siblings import Siblings
 from pipeline.warmer import Warmer
@@ -144,8 +144,9 @@ class Loaded:
         each_step: Callable[[int], None] = _each_step,
         around: Callable[[Callable[[], Pass]], Pass] = _call,
     ) -> None:
+        run = functools.partial(self.run, plan, decision, plan.seed, each_step, stand_in(plan), around)
         with self.tidy_after_failure():
-            self.run(plan, decision, plan.seed, each_step, stand_in(plan), around)
+            catching_out_of_memory(run, f"to warm {plan.width}x{plan.height}")
 
     def _make_warmer(self) -> Warmer:
         return Warmer(

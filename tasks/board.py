@@ -37,6 +37,7 @@ class _Cells(ctypes.Structure):
         ("listened_at", ctypes.c_double),
         ("wanted", ctypes.c_longlong),
         ("warming", ctypes.c_longlong),
+        ("died_warming", ctypes.c_longlong),
         ("offered", ctypes.c_longlong),
         ("called_back_at", ctypes.c_double),
     )
@@ -58,6 +59,7 @@ class _Cells(ctypes.Structure):
     listened_at: float
     wanted: int
     warming: int
+    died_warming: int
     offered: int
     called_back_at: float
 
@@ -65,6 +67,8 @@ class _Cells(ctypes.Structure):
 #: Seconds that the parent's event loop may take for a turn before it counts as stuck; a busy machine needs
 #: some, a turn takes a quarter of a second at most when there is nothing to do.
 STUCK_S = 5.0
+#: So many children may be killed while they warm a shape when idle; the worker then leaves it.
+WARMING_DEATHS = 2
 
 
 class Board:
@@ -115,7 +119,14 @@ class Board:
     def may_warm(self, idle_s: float) -> bool:
         """Whether shapes are wanted and there has been nothing else to do for ``idle_s`` seconds."""
         rested = time.monotonic() - self.cells.idle_since > idle_s
-        return bool(self.cells.wanted) and rested and self.idle and not self.offered
+        return (
+            bool(self.cells.wanted) and rested and self.idle and not self.offered and not self.warms_no_more
+        )
+
+    @property
+    def warms_no_more(self) -> bool:
+        """Whether shapes are left cold, because children were killed while they warmed some."""
+        return self.cells.died_warming >= WARMING_DEATHS
 
     def offer(self) -> None:
         """Say that the child is given a shape to warm."""
@@ -158,7 +169,8 @@ class Board:
         self.cells.holding = 0
 
     def begin_child(self) -> None:
-        """Say that this process is the child now, and cold."""
+        """Say that this process is the child now, and cold; one that left warming unfinished was killed."""
+        self.cells.died_warming += self.cells.warming
         self.cells.warm_pid = self.cells.warming = self.cells.wanted = 0
         self.end_job()
         self.release()

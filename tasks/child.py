@@ -124,7 +124,10 @@ def prepare(setup: Setup) -> None:
     # A stop of the whole process group is the parent's to carry out: it lets the job finish or hands it back.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     board = setup.board
+    died_warming = board.cells.died_warming
     board.begin_child()
+    if board.cells.died_warming > died_warming:
+        _log.error("shape.warming_killed", times=board.cells.died_warming, goes_on=not board.warms_no_more)
     if board.ends:
         os._exit(0)
     database = Database(setup.settings.database_url)

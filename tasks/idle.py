@@ -4,6 +4,7 @@ The parent knows that nothing waits, the child has the model. So the parent give
 through Celery's pool, in the place of a task: no message, nothing that Flower shows, and a job that comes
 meanwhile is kept until the child is free. That is within a moment: the parent calls the child back with a
 signal, whose handler raises an exception in the middle of the compiler. The worker is ``ready`` all the time.
+A worker whose children die of it stops doing so.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from core.log import get_logger
 from pipeline.errors import CompilerUnsound
 from pipeline.interruption import Interrupted, Interruption
 from tasks import child
+from tasks.attempt import DEVICE_LOST_EXIT
 from tasks.board import tell
 from tasks.engine import LearnsShapes
 from tasks.shapes import tell_shapes
@@ -90,7 +92,19 @@ def warm() -> str:
         raise SystemExit(UNSOUND_EXIT) from None
     finally:
         board.cells.warming = 0
+        _check_device(board)
         board.withdraw()  # the parent does not hear of the end when the connection was lost meanwhile
         tell_shapes(me)
     _log.info("shape.warmed", shape=shape, seconds=round(time.monotonic() - started, 3))
     return "warmed"
+
+
+def _check_device(board: Board) -> None:
+    """End this child, as after a job, when its device does not work any more: whatever it took would fail."""
+    from pipeline.memory import device_is_sound
+
+    if not device_is_sound():
+        board.close()
+        board.withdraw()
+        _log.error("worker.device_lost")
+        raise SystemExit(DEVICE_LOST_EXIT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core import workers
@@ -10,7 +11,14 @@ from tasks.engine import LearnsShapes
 from tasks.patience import DATABASE_ERRORS
 
 if TYPE_CHECKING:
+    from pipeline.rendering import ShapeReport
     from tasks.child import Child
+
+#: What the row says of a worker whose children died of it.
+NO_MORE = (
+    "shapes are not warmed while idle any more, because the worker's process was killed {} times while it "
+    "did so: is there memory enough to compile? Starting the worker anew has it try again"
+)
 
 _log = get_logger()
 
@@ -21,7 +29,7 @@ def tell_shapes(me: Child) -> None:
     if not isinstance(engine, LearnsShapes):
         return
     me.setup.board.cells.wanted = engine.wants_warm_up
-    report = engine.shapes
+    report = _report(engine, me)
     if report == me.shapes_told:
         return
     try:
@@ -31,3 +39,11 @@ def tell_shapes(me: Child) -> None:
         _log.warning("worker.row_not_written")
     else:
         me.shapes_told = report
+
+
+def _report(engine: LearnsShapes, me: Child) -> ShapeReport:
+    report, board = engine.shapes, me.setup.board
+    if not board.warms_no_more:
+        return report
+    said = NO_MORE.format(board.cells.died_warming)
+    return replace(report, note=f"{said}; {report.note}" if report.note else said)

@@ -166,6 +166,19 @@ def _refuse() -> None:
     raise RuntimeError("no such kernel")
 
 
+def test_a_shape_that_does_not_fit_into_memory_is_given_up_and_leaves_the_engine_useful(
+    engine: Engine, door: Door, expected: tuple[bytes, ...]
+) -> None:
+    assert ran(engine, width=80, height=112) == COLD
+    assert engine.effective()["cache"] != [None]
+    door.then = lambda: torch.empty(1 << 60) and None
+    engine.warm_next(Interruption())
+    door.then = lambda: None
+    assert "80x112: not enough memory to warm 80x112" in str(engine.shapes.note)
+    assert engine.effective()["cache"] == [None], "what it held is given back"
+    assert pixels(engine.render(planned(engine.spec, num_inference_steps=STEPS))) == expected
+
+
 def test_a_compiler_that_does_not_come_to_rest_is_told_of(engine: Engine, door: Door) -> None:
     assert ran(engine, width=80, height=96) == COLD
     at_rest, left = compiler_state(), torch.inference_mode()
