@@ -11,10 +11,11 @@ from api.inputs import look_up
 from api.serving import Serving
 from api.upload import Order, Upload
 from core import batches
+from core.idempotency import find_earlier
 from policy.bulk import Order as JobOrder
 from policy.bulk import make_orders
 from policy.errors import FieldError
-from policy.gaps import find_gaps
+from policy.gaps import find_gaps, find_gaps_in_rows
 from policy.request import DRAWN_SEED_LIMIT
 from policy.windows import check_window
 
@@ -32,6 +33,9 @@ def submit_batch(
         IdempotencyMismatch: The key came with another body before.
     """
     order = upload.parse()
+    idempotency = None if key is None else (key, order.fingerprint())
+    if (earlier := _find_earlier(services, idempotency, base_url)) is not None:
+        return earlier, True
     errors = list(check_head(order.body, BatchHead, BatchOrder))
     with gather(errors):
         window = read_window(order.body.get("window"))
@@ -46,11 +50,23 @@ def submit_batch(
             template=template,
             window=window,
             max_attempts=services.settings.max_attempts,
-            idempotency=None if key is None else (key, order.fingerprint()),
+            idempotency=idempotency,
         )
         view = view_whole_batch(session, batch, base_url, Serving(services.heard_within_s))
     view.warnings += find_gaps(template, orders)
     return view, replayed
+
+
+def _find_earlier(services: Services, idempotency: tuple[str, str] | None, base_url: str) -> BatchView | None:
+    """The batch that this call has made before, though it could not be ordered any more."""
+    with services.database.reading() as session:
+        made = find_earlier(session, LOCAL_CALLER, idempotency, "batch")
+        if made is None:
+            return None
+        batch = batches.get_batch(session, made, LOCAL_CALLER)
+        view = view_whole_batch(session, batch, base_url, Serving(services.heard_within_s))
+        view.warnings += find_gaps_in_rows(batch.template, batches.fields_of_rows(session, made))
+        return view
 
 
 def check_rows(services: Services, order: Order, errors: list[FieldError]) -> list[JobOrder]:

@@ -8,6 +8,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from api.deps import LOCAL_CALLER, Services
@@ -16,9 +17,10 @@ from core import files, store
 from core.errors import Gone, InputGone
 from core.file_tables import File
 from core.pictures import BadPicture, examine
+from core.tables import Job
 from policy.errors import FieldError, InvalidRequest
 from policy.pictures import Given
-from policy.references import PICTURES, Inline, Result, read_reference, references_in
+from policy.references import PICTURES, Content, Inline, Result, read_reference, references_in
 from policy.wording import show
 
 TRIES = 3
@@ -26,6 +28,8 @@ TRIES = 3
 
 def keep_file(services: Services, data: bytes) -> File:
     """Keep a picture for the caller; the same bytes again are the same file, whose time counts anew.
+
+    What is kept of it is put right then, if it was lost or damaged.
 
     Raises:
         BadPicture: It cannot be drawn from.
@@ -35,7 +39,7 @@ def keep_file(services: Services, data: bytes) -> File:
     for _ in range(TRIES):
         with services.database.transaction() as session:
             file = files.register(session, LOCAL_CALLER, digest, facts)
-        if file.stored:
+        if file.stored and _is_whole(services, file):
             return file
         services.artifacts.put(file.key, data)
         with services.database.transaction() as session:
@@ -43,6 +47,12 @@ def keep_file(services: Services, data: bytes) -> File:
         if stored is not None:
             return stored
     raise InputGone  # given up each time in between; nothing but a life of no length does that
+
+
+def _is_whole(services: Services, file: File) -> bool:
+    with suppress(Gone):
+        return hashlib.sha256(services.artifacts.get(file.key)).hexdigest() == file.sha256
+    return False
 
 
 def resolve(services: Services, body: Mapping[str, Any]) -> tuple[dict[str, Any], Given]:
@@ -92,6 +102,37 @@ def by_content(body: Mapping[str, Any], pictures: Given) -> dict[str, Any]:
     """Return ``body`` with each picture named by its content, however the call named it."""
     named = {name: body[name] for name in PICTURES if body.get(name) is not None}
     return {**body, **{name: f"sha256:{pictures[text.strip()].sha256}" for name, text in named.items()}}
+
+
+def by_content_of(body: Mapping[str, Any], job: Job) -> dict[str, Any] | None:
+    """The same for a call that may repeat the one that made ``job``, whether or not its pictures are kept.
+
+    Returns:
+        ``body`` by content; None when that cannot be told from the job.
+    """
+    named: dict[str, str] = {}
+    for name in PICTURES:
+        if body.get(name) is None:
+            continue
+        digest = _digest(body[name], name, job)
+        if digest is None:
+            return None
+        named[name] = f"sha256:{digest}"
+    return {**body, **named}
+
+
+def _digest(text: object, name: str, job: Job) -> str | None:
+    if not isinstance(text, str):
+        return None
+    if text.strip() == str(job.request.get(name)).strip():
+        return str(job.plan[name]["sha256"])
+    with suppress(BadPicture, ValueError):
+        match read_reference(text.strip()):
+            case Content(sha256):
+                return sha256
+            case Inline() as picture:
+                return hashlib.sha256(_decode(picture)).hexdigest()
+    return None
 
 
 def _decode(picture: Inline) -> bytes:

@@ -8,13 +8,14 @@ import structlog
 
 from api.deps import LOCAL_CALLER, Services
 from api.idempotency import fingerprint
-from api.inputs import by_content, resolve
+from api.inputs import by_content, by_content_of, resolve
 from api.schemas import JobView
 from api.serving import Serving
 from api.views import NOT_SENT, view_job
 from core import store
 from core.batches import PRIORITIES
 from core.errors import AppError
+from core.idempotency import peek_key
 from core.requeue import requeue as repeat
 from policy.errors import InvalidRequest
 from policy.picture_check import check_given
@@ -39,6 +40,8 @@ def submit(services: Services, body: dict[str, Any], key: str | None, base_url: 
         InvalidRequest: the order breaks the model's rules; nothing was written.
         IdempotencyMismatch: the key came with another body before.
     """
+    if key is not None and (earlier := _find_earlier(services, body, key, base_url)) is not None:
+        return earlier, True
     request = parse_request(body, services.catalogue)
     spec = services.catalogue.get_model(request.model)
     body, pictures = resolve(services, body)
@@ -65,6 +68,20 @@ def submit(services: Services, body: dict[str, Any], key: str | None, base_url: 
     if not replayed and _send(services, view):
         view.warnings.remove(NOT_SENT)
     return view, replayed
+
+
+def _find_earlier(services: Services, body: dict[str, Any], key: str, base_url: str) -> JobView | None:
+    """The job that this call has made before, though it could not be ordered any more."""
+    with services.database.reading() as session:
+        record = peek_key(session, LOCAL_CALLER, key)
+        made = None if record is None or record.job_id is None else record.job_id
+        job = None if made is None else store.find_job(session, made, LOCAL_CALLER)
+        if record is None or job is None:
+            return None
+        said = by_content_of(body, job)
+        if said is None or fingerprint(said) != record.fingerprint:
+            return None
+        return view_job(session, job, base_url, Serving(services.heard_within_s))
 
 
 def requeue(

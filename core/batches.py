@@ -122,6 +122,12 @@ def get_batch(session: Session, batch_id: str, caller: str | None = None) -> Bat
     return batch
 
 
+def fields_of_rows(session: Session, batch_id: str) -> dict[int, dict[str, Any]]:
+    """Return what each row of the batch said, by its number."""
+    rows = select(Job.batch_row, Job.batch_fields).where(Job.batch_id == batch_id).order_by(Job.batch_row)
+    return {row: fields or {} for row, fields in session.execute(rows) if row is not None}
+
+
 def list_batches(
     session: Session,
     *,

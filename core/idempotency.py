@@ -10,13 +10,18 @@ from core.errors import IdempotencyMismatch
 from core.tables import IdempotencyKey
 
 
+def peek_key(session: Session, caller: str, key: str) -> IdempotencyKey | None:
+    """Return the record of an earlier call with this key, whatever that ordered; None when there was none."""
+    return session.get(IdempotencyKey, (caller, key), populate_existing=True)
+
+
 def find_key(session: Session, caller: str, key: str, fingerprint: str) -> IdempotencyKey | None:
     """Return the record of an earlier call with this key; None when there was none.
 
     Raises:
         IdempotencyMismatch: The key was used with another fingerprint.
     """
-    record = session.get(IdempotencyKey, (caller, key), populate_existing=True)
+    record = peek_key(session, caller, key)
     if record is not None and record.fingerprint != fingerprint:
         raise IdempotencyMismatch(f"The idempotency key {key!r} was used before with another request.")
     return record

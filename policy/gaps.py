@@ -11,22 +11,27 @@ _TEXTS = ("prompt", "negative_prompt")
 
 
 def find_gaps(template: Mapping[str, Any], orders: Sequence[Order]) -> Iterator[str]:
+    """Yields what `find_gaps_in_rows` does for orders that `make_orders` returned for this template."""
+    return find_gaps_in_rows(template, {order.row: order.fields for order in orders})
+
+
+def find_gaps_in_rows(template: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
     """Yields for each column that the template's prompts name how many of its cells are empty, in words.
 
     Args:
-        template: The template that `orders` were made with.
-        orders: As `make_orders` returns them.
+        template: The template that the rows were made with.
+        rows: What each row says, by its number.
     """
-    columns = frozenset().union(*(order.fields for order in orders))
+    columns = frozenset().union(*rows.values())
     used: dict[str, list[str]] = {}
     for field in _TEXTS:
         if isinstance(text := template.get(field), str):
             for name in sorted(read_template(text, columns).names & columns):
                 used.setdefault(name, []).append(field)
     for name, fields in used.items():
-        rows = [order.row for order in orders if _is_gap(order.fields, name, fields)]
-        if rows:
-            yield _in_words(name, rows)
+        gaps = [row for row, given in rows.items() if _is_gap(given, name, fields)]
+        if gaps:
+            yield _in_words(name, gaps)
 
 
 def _is_gap(given: Mapping[str, Any], name: str, fields: Sequence[str]) -> bool:

@@ -55,6 +55,21 @@ def test_a_picture_is_kept_once_and_described(client: TestClient) -> None:
     assert services.artifacts.get(row.key) == data
 
 
+@pytest.mark.parametrize("damage", [b"something else", None])
+def test_a_picture_that_was_damaged_or_lost_in_the_store_is_kept_again_when_it_is_sent_again(
+    client: TestClient, file: dict[str, Any], damage: bytes | None
+) -> None:
+    services: Any = client.app.state.services  # type: ignore[attr-defined]
+    with services.database.reading() as session:
+        (row,) = session.scalars(select(File)).all()
+    if damage is None:
+        services.artifacts.delete(row.key)
+    else:
+        services.artifacts.put(row.key, damage)
+    assert send(client, png()).json()["id"] == file["id"]
+    assert services.artifacts.get(row.key) == png()
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [(b"", "is no PNG"), (b"GIF89a", "is no PNG"), (png()[:-40], "is damaged")],
@@ -212,6 +227,41 @@ def test_a_job_whose_picture_is_gone_is_not_requeued(
     worker.fail(again["id"], "broken", "It broke.")
     assert client.delete(f"/v1/files/{file['id']}").status_code == 204
     assert_problem(client.post(f"/v1/jobs/{again['id']}/requeue"), 410, "input_gone")
+
+
+def test_a_call_that_is_repeated_under_its_key_finds_its_job_though_the_pictures_are_gone(
+    client: TestClient, file: dict[str, Any]
+) -> None:
+    inline = "data:image/png;base64," + base64.b64encode(png()).decode()
+    headers = {"Idempotency-Key": "k"}
+    bodies = [ORDER | {"image": image} for image in (file["id"], inline, f"sha256:{file['sha256']}")]
+    made = client.post("/v1/jobs", json=bodies[0], headers=headers).json()
+    client.post(f"/v1/jobs/{made['id']}/cancel")
+    assert client.delete(f"/v1/files/{file['id']}").status_code == 204
+    for body in bodies:
+        again = client.post("/v1/jobs", json=body, headers=headers)
+        assert (again.json()["id"], again.headers["idempotent-replayed"]) == (made["id"], "true")
+    other = client.post("/v1/jobs", json=bodies[0] | {"prompt": "another"}, headers=headers)
+    assert "image" in field_errors(other)
+    assert "image" in field_errors(order(client, image=file["id"]))
+
+
+def test_a_batch_that_is_sent_again_under_its_key_is_found_though_its_pictures_are_gone(
+    client: TestClient, file: dict[str, Any]
+) -> None:
+    body = {
+        "template": {"model": "tiny", "prompt": "a {colour} boat", "image": file["id"]},
+        "rows": [{"colour": "red"}, {"colour": ""}],
+    }
+    headers = {"Idempotency-Key": "b"}
+    made = client.post("/v1/batches", json=body, headers=headers).json()
+    client.post(f"/v1/batches/{made['id']}/cancel")
+    assert client.delete(f"/v1/files/{file['id']}").status_code == 204
+    again = client.post("/v1/batches", json=body, headers=headers)
+    assert (again.json()["id"], again.headers["idempotent-replayed"]) == (made["id"], "true")
+    assert [words for words in again.json()["warnings"] if "empty" in words] == [
+        "1 row has an empty {colour} (row 2)"
+    ]
 
 
 # --- many -----------------------------------------------------------------------------------------------
