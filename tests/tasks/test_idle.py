@@ -60,6 +60,11 @@ def is_warm(worker: WorkerProcess, shape: str) -> bool:
     return shape in (row.warm_shapes or ()) and shape not in (row.cold_requests or ())
 
 
+def wants(worker: WorkerProcess, *shapes: str) -> bool:
+    row = worker.row()
+    return row is not None and set(shapes) <= set(row.cold_requests or ())
+
+
 def held_in(stage: Stage, hold: Path) -> None:
     """Return when the worker compiles and does not come to an end."""
     (stage.folder / "compiling").unlink(missing_ok=True)
@@ -130,6 +135,7 @@ def test_an_offer_that_is_lost_with_the_connection_does_not_end_the_warming(
     render(stage, **WIDEST)
     render(stage, **TALL)
     child = worker.child_pid()
+    wait_until(lambda: wants(worker, "128x64", "96x96"), what="the child is done with both jobs")
     os.kill(child, signal.SIGSTOP)  # it takes the offer and does not say so
     try:
         wait_until(lambda: "shape.offered" in worker.text(), what="an offer")
