@@ -53,7 +53,7 @@ class Fate:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Say at an end without an answer how to go on, also at Ctrl-C."""
+        """Say how to go on at an end without an answer, at Ctrl-C, and when a later sending was refused."""
         words = (
             "the order may have been taken. To send it again without a second one, repeat the command with\n"
             f"  --idempotency-key {shlex.quote(printable(self.key))}"
@@ -66,6 +66,8 @@ class Fate:
         except CliError as error:
             if self.unclear and error.code == ExitCode.UNAVAILABLE:
                 error.message = f"{error.message}; {words}"
+            elif self.lost:  # the refusal is of a later sending, and says nothing of the one before
+                say(words)
             raise
 
 

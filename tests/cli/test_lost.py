@@ -52,6 +52,29 @@ def test_an_order_that_is_never_answered_tells_the_key_that_was_drawn_for_it(
     assert "renderq up" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/v1/jobs", ("submit", "a boat", "--model", "tiny", "--no-wait")),
+        (
+            "/v1/batches",
+            ("batch", "submit", "--model", "tiny", "--template", "a boat", "--grid", '{"seed":[1]}'),
+        ),
+    ],
+)
+def test_an_order_whose_answer_was_lost_and_that_is_refused_when_sent_again_tells_its_key(
+    renderq: Run, server: ScriptedServer, path: str, command: tuple[str, ...]
+) -> None:
+    errors = [{"field": "image", "row": 1, "message": "image names no file"}]
+    server.hang_up(path)
+    server.add(path, {"code": "invalid_request", "detail": "no", "errors": errors}, status=422)
+    result = renderq(*command)
+    (key,) = {call.headers["Idempotency-Key"] for call in server.calls}
+    assert result.exit_code == ExitCode.USAGE
+    assert "names no file" in result.stderr
+    assert f"--idempotency-key {key}" in result.stderr
+
+
 def test_an_order_that_reached_nobody_is_not_said_to_be_taken(
     renderq: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
