@@ -11,35 +11,27 @@ exit status is 1 if any of it is wrong.
 
 import argparse
 import json
-import multiprocessing
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.miniatures import fresh_processes, small_engine
 from pipeline.errors import Stopped
 from policy.catalogue import Catalogue
-from policy.modes import Hardware
-from policy.plan import RenderPlan, make_plan
-from policy.request import parse_request
-from policy.resolve import resolve
+from policy.plan import RenderPlan
 
 if TYPE_CHECKING:
     from pipeline.engine import Engine
-    from policy.model_spec import ModelSpec
 
-CPU = Hardware("cpu", None, 1, 4.0, 4.0, supports_bf16=True)
-PRESET = "balanced"
 HEAD = (
     *("model", "family", "pipeline", "load s", "mount s", "graphs", "scope", "warm-up reused", "reused"),
     *("render s", "graph calls", "compiles", "identical", "stopped", "after cancel", "cpu s"),
 )
-PROMPT = "a white house by the sea"
 OTHER_PROMPT = "two boats at night"
 
 
@@ -102,10 +94,7 @@ class Families:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        context = multiprocessing.get_context("forkserver")
-        # Importing the libraries takes several seconds; every process starts as a copy of one that has.
-        context.set_forkserver_preload(["benchmarks.preloaded"])
-        self._processes = ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1)
+        self._processes = fresh_processes()
 
     def examine(self, model_id: str) -> Row:
         """Measures one model of the catalogue."""
@@ -123,24 +112,22 @@ class Families:
 
 
 def _examine(model_id: str, folder: Path) -> tuple[Row, str]:
-    from pipeline.miniature import build
-
     spec = Catalogue.load()[model_id]
     row = Row(model_id, spec.family, spec.pipeline_class)
     try:
-        build(spec, folder)
-        row, digest = _measure(row, spec, folder)
+        row, digest = _measure(row, folder)
         return _with(row, cpu_s=time.process_time()), digest
     except Exception as error:  # noqa: BLE001 - told in the row, so that the other families still run
         return _with(row, error=f"{type(error).__name__}: {error}"), ""
 
 
-def _measure(row: Row, spec: "ModelSpec", folder: Path) -> tuple[Row, str]:
+def _measure(row: Row, folder: Path) -> tuple[Row, str]:
     from pipeline.compilation import compiles_so_far
     from pipeline.warmup import guidance_scales
 
     graphs = CountingBackend()
-    engine, plan = _prepare(spec, folder, graphs)
+    engine, plan = small_engine(row.model, folder, graphs, compile=True)
+    engine.prepare()
     details = {step.name: step for step in engine.preparation}
     row = _with(
         row,
@@ -165,37 +152,10 @@ def _measure(row: Row, spec: "ModelSpec", folder: Path) -> tuple[Row, str]:
 
 
 def _render_when_fresh(model_id: str, folder: Path) -> tuple[str, float]:
-    engine, plan = _prepare(Catalogue.load()[model_id], folder, CountingBackend(), compiled=False)
-    return _render(engine, plan)[0], time.process_time()
-
-
-def _prepare(
-    spec: "ModelSpec", folder: Path, backend: "CountingBackend", *, compiled: bool = True
-) -> "tuple[Engine, RenderPlan]":
-    """The engine, compiled and warm, or neither, which takes a hundredth of the time."""
-    from pipeline.engine import Engine
-    from pipeline.miniature import spec_of
-
-    small = spec_of(spec)
-    flags = {"compile": compiled, "warmup": compiled, "cache": True, "cache_preset": PRESET}
-    policy = resolve(small, flags=flags, env={}, hardware=CPU)
-    engine = Engine(small, policy, source=str(folder), device="cpu", backend=backend)
+    # Neither compiled nor warm, which takes a hundredth of the time.
+    engine, plan = small_engine(model_id, folder, CountingBackend(), compile=False, warmup=False)
     engine.prepare()
-    return engine, _plan(small)
-
-
-def _plan(spec: "ModelSpec") -> RenderPlan:
-    """A job that is long enough for the cache to reuse steps, with a negative prompt where there is one."""
-    enough = max(spec.steps.default, spec.cache_minimum_steps(PRESET) + 1)
-    body: dict[str, object] = {
-        "model": spec.id,
-        "prompt": PROMPT,
-        "num_inference_steps": min(enough, spec.steps.maximum),
-        "seed": 7,
-    }
-    if spec.limits.negative_prompt:
-        body["negative_prompt"] = "blurred"
-    return make_plan(parse_request(body, Catalogue({spec.id: spec})), spec, lambda: 0)
+    return _render(engine, plan)[0], time.process_time()
 
 
 def _render(engine: "Engine", plan: RenderPlan) -> tuple[str, int]:

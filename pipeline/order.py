@@ -32,6 +32,7 @@ from pipeline.engine import Engine
 from pipeline.errors import PipelineError
 from pipeline.loaded import Loaded
 from pipeline.memory import find_hardware
+from pipeline.rendering import PreparationStep
 from policy.catalogue import Catalogue
 from policy.errors import PolicyError
 from policy.model_spec import ModelSpec
@@ -47,10 +48,30 @@ PICTURES = 8
 _PROMPT = "a white house with a blue roof and an orange tree on a beach and mountains at sunset"
 
 
-class _Request(NamedTuple):
+class Request(NamedTuple):
+    """What one request took: wall time of its denoising, CPU time of all of it, compilations."""
+
     denoise_s: float
     cpu_s: float
     compiles: int
+
+
+class Timed(NamedTuple):
+    """What an engine took to become ready, and its requests after that."""
+
+    preparation: Sequence[PreparationStep]
+    compiles_warmup: int
+    first: Request
+    later: Sequence[Request]
+
+    @property
+    def steady_denoise_s(self) -> float:
+        """Median of the later requests; likewise `steady_cpu_s`."""
+        return statistics.median(request.denoise_s for request in self.later)
+
+    @property
+    def steady_cpu_s(self) -> float:
+        return statistics.median(request.cpu_s for request in self.later)
 
 
 class _LoadedToCompileFirst(Loaded):
@@ -66,7 +87,7 @@ class _LoadedToCompileFirst(Loaded):
         )
 
 
-class _CompiledFirst(Engine):
+class CompiledFirst(Engine):
     """The faulty order: compile, warm up without a cache, and leave the mount to the first request."""
 
     load_kind = _LoadedToCompileFirst
@@ -103,41 +124,45 @@ def measure_order(
         ``steady_cpu_s`` (processor time of the whole request), ``compiles_warmup``,
         ``compiles_first_request``, and what was run.
     """
-    kind = Engine if order == "mount>compile>warmup" else _CompiledFirst
+    kind = Engine if order == "mount>compile>warmup" else CompiledFirst
     engine = kind(spec, _for_measuring(policy, scope), source=source, device=device, backend=backend)
     plan = _plan(spec)
-    with fresh_cache():
-        before = compiles_so_far()
-        preparation = engine.prepare()
-        compiles_warmup = compiles_so_far() - before
-        first = _time(engine, plan)
-        steady = [_time(engine, plan) for _ in range(requests)]
+    timed = time_requests(engine, plan, requests)
     effective = engine.effective()
     engine.close()
-    steady_s = statistics.median(request.denoise_s for request in steady)
     return {
         "order": order,
-        "first_denoise_s": round(first.denoise_s, 4),
-        "steady_denoise_s": round(steady_s, 4),
-        "first_over_steady": round(first.denoise_s / steady_s, 3),
-        "first_cpu_s": round(first.cpu_s, 4),
-        "steady_cpu_s": round(statistics.median(request.cpu_s for request in steady), 4),
-        "compiles_warmup": compiles_warmup,
-        "compiles_first_request": first.compiles,
-        "compiles_later_requests": sum(request.compiles for request in steady),
+        "first_denoise_s": round(timed.first.denoise_s, 4),
+        "steady_denoise_s": round(timed.steady_denoise_s, 4),
+        "first_over_steady": round(timed.first.denoise_s / timed.steady_denoise_s, 3),
+        "first_cpu_s": round(timed.first.cpu_s, 4),
+        "steady_cpu_s": round(timed.steady_cpu_s, 4),
+        "compiles_warmup": timed.compiles_warmup,
+        "compiles_first_request": timed.first.compiles,
+        "compiles_later_requests": sum(request.compiles for request in timed.later),
         "compile_scope": effective["compile_scope"],
         "cache_mounted": effective["mounted"],
         "steps": plan.num_inference_steps,
         "pictures": plan.n,
         "requests": requests,
-        "preparation_s": {step.name: step.seconds for step in preparation},
+        "preparation_s": {step.name: step.seconds for step in timed.preparation},
     }
 
 
-def _time(engine: Engine, plan: RenderPlan) -> _Request:
+def time_requests(engine: Engine, plan: RenderPlan, requests: int) -> Timed:
+    """Prepares the engine with nothing compiled before, and times the first request and those after it."""
+    with fresh_cache():
+        before = compiles_so_far()
+        preparation = engine.prepare()
+        compiles_warmup = compiles_so_far() - before
+        first, *later = [_time(engine, plan) for _ in range(1 + requests)]
+    return Timed(preparation, compiles_warmup, first, later)
+
+
+def _time(engine: Engine, plan: RenderPlan) -> Request:
     cpu, compiles = _cpu_s(), compiles_so_far()
     rendering = engine.render(plan)
-    return _Request(rendering.timings_ms["denoise"] / 1000, _cpu_s() - cpu, compiles_so_far() - compiles)
+    return Request(rendering.timings_ms["denoise"] / 1000, _cpu_s() - cpu, compiles_so_far() - compiles)
 
 
 def _cpu_s() -> float:

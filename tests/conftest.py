@@ -6,6 +6,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("thorough", max_examples=1000)
 
 for _name in [name for name in os.environ if name.startswith("RENDERQ_")]:
     del os.environ[_name]

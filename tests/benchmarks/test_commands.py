@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["queue_overhead", "bulk", "ticks", "chaos", "recovery", "endurance", "shapes", "cold_start"]
+NAMES = [
+    *("queue_overhead", "bulk", "ticks", "chaos", "recovery", "endurance"),
+    *("shapes", "cold_start", "first_request", "overhead"),
+]
 IMPORT_ALL = f"import importlib\nfor name in {NAMES}: importlib.import_module(f'benchmarks.{{name}}')"
 
 
