@@ -11,7 +11,7 @@ import diffusers
 import torch
 
 from pipeline.errors import Unsupported
-from pipeline.miniatures.families import FAMILIES
+from pipeline.miniatures.families import BLOCKS, CACHED_BLOCKS, FAMILIES
 from policy.catalogue import Catalogue
 from policy.model_spec import ModelSpec
 
@@ -46,6 +46,7 @@ def spec_of(spec: ModelSpec) -> ModelSpec:
     changes = {
         "dtype": "float32",
         "fixed_threads": 1,
+        "blocks": CACHED_BLOCKS.get(spec.family, BLOCKS),
         "max_sequence_length": min(spec.max_sequence_length or MAX_TEXT_TOKENS, MAX_TEXT_TOKENS),
         "size": _small_sizes(spec.size.multiple),
         "steps": {**spec.steps.model_dump(), "default": min(spec.steps.default, STEPS)},

@@ -13,6 +13,7 @@ from policy.hardware_rules import (
     placement_rules,
     quantize_rules,
 )
+from policy.job_cache import too_many_blocks
 from policy.mask import FEW_STEPS, fitted_percent, unfitted
 from policy.model_spec import size_text
 from policy.options import OPTIONS, SECONDARY, SECONDARY_KNOBS, STATIC_PRESETS
@@ -133,10 +134,22 @@ def _knob_rules(setting: Setting, prefix: str) -> Iterator[Conflict]:
     if mask in setting.explicit and setting.spec.curve is None and fitted_percent(str(rule)) is not None:
         message = f"{mask} {rule} asks for a fitted mask, and none was fitted to {setting.spec.id}"
         yield conflict(setting, message, mask, nearest=unfitted(str(rule)))
+    yield from _block_rules(setting, prefix)
     if taylor in setting.explicit and setting.values[taylor] and setting.spec.steps.default < FEW_STEPS:
         steps = setting.spec.steps.default
         message = f"{taylor} predicts from computed steps, and {setting.spec.id} has {steps}: use 0"
         yield conflict(setting, message, taylor, limit=0, nearest=0)
+
+
+def _block_rules(setting: Setting, prefix: str) -> Iterator[Conflict]:
+    names = {"fn": f"{prefix}cache_fn", "bn": f"{prefix}cache_bn"}
+    fn, bn = (int(str(setting.values[name])) for name in names.values())
+    for knob, value, most in too_many_blocks(fn, bn, setting.spec.blocks):
+        message = (
+            f"{names[knob]} must be at most {most}, not {value}: {setting.spec.id} has {setting.spec.blocks} "
+            f"blocks, which {names['fn']} and {names['bn']} share"
+        )
+        yield conflict(setting, message, names[knob], limit=most, nearest=most)
 
 
 _RULES: tuple[Callable[[Setting], Iterator[Conflict]], ...] = (

@@ -129,6 +129,7 @@ def _check_knobs(knobs: CacheKnobs, spec: ModelSpec, steps: int, run: int) -> It
         yield from _check_mask(knobs.scm, run, spec, lead_in=knobs.warmup_steps)
     if knobs.warmup_steps and not knobs.scm:
         yield from _check_lead_in(knobs, run, spec)
+    yield from _check_blocks(knobs, spec)
     if knobs.taylorseer and run < FEW_STEPS:
         message = (
             f"cache.taylorseer predicts from computed steps, and the {show(run)} that are run are too few: "
@@ -153,6 +154,25 @@ def _check_mask(rule: str, steps: int, spec: ModelSpec, lead_in: int | None) -> 
     elif 0 not in choose_mask(rule, _least_share(steps, spec), spec.curve).mask:
         message = f"{field} {quote(rule)} reuses none of the {show(steps)} steps that are run: give more"
         yield FieldError(field, message, show(rule), show(steps))
+
+
+def _check_blocks(knobs: CacheKnobs, spec: ModelSpec) -> Iterator[FieldError]:
+    """What is left out is at least its default; the worker's own is not known here."""
+    for name, value, most in too_many_blocks(knobs.fn or 1, knobs.bn or 0, spec.blocks):
+        message = f"cache.{name} must be at most {most}, not {value}: {spec.id} has {spec.blocks} blocks"
+        yield FieldError(
+            f"cache.{name}", f"{message}, which fn and bn share; nearest: {most}", value, most, most
+        )
+
+
+def too_many_blocks(fn: int, bn: int, blocks: int | None) -> Iterator[tuple[str, int, int]]:
+    """Yields which of `fn` and `bn` is more than the blocks there are, its value and the most it may be."""
+    if blocks is None:
+        return
+    if fn > blocks:
+        yield "fn", fn, blocks
+    if bn > (most := blocks - min(fn, blocks)):
+        yield "bn", bn, most
 
 
 def _misfit(rule: str, steps: int, spec: ModelSpec) -> tuple[str, object, object] | None:

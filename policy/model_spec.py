@@ -195,6 +195,8 @@ class ModelSpec(_Facts):
         source: Hub id, folder, or `bundled:<name>` for weights inside this package.
         revision: Commit, tag or branch on the hub; None: not from the hub.
         boundary_ratio: Where two transformers change over, part of the noise range.
+        blocks: Fewest blocks of a transformer that the cache sees in a row, which `cache_fn` and `cache_bn`
+            share; None: not known, and a mount tells.
         call: Further fixed keyword arguments of the pipeline call.
         max_sequence_length: Text tokens, passed to the pipeline when not None.
         inputs: How it draws from a picture; None: it cannot.
@@ -217,6 +219,7 @@ class ModelSpec(_Facts):
     pipeline_class: str
     transformers: Names = ("transformer",)
     boundary_ratio: float | None = Field(default=None, gt=0, lt=1)
+    blocks: int | None = Field(default=None, gt=0)
     dtype: Literal["bfloat16", "float16", "float32"]
     size: SizeLimits
     steps: StepLimits
@@ -305,7 +308,7 @@ class ModelSpec(_Facts):
             "guidance": guidance,
             "limits": limits,
             "inputs": inputs,
-            "cache": {"minimum_steps": cache},
+            "cache": {"minimum_steps": cache, "blocks": self.blocks},
             "loras": loras,
         }
 

@@ -22,6 +22,10 @@ HEADS, HEAD = 2, 16
 WIDTH = HEADS * HEAD
 ROPE = (4, 6, 6)  # frame, height, width: shares of one head
 BLOCKS = 4
+PAIRED_BLOCKS = 2
+"""Of those that text and picture go through side by side, before the others."""
+CACHED_BLOCKS = {"flux": PAIRED_BLOCKS + BLOCKS, "flux2-klein": PAIRED_BLOCKS}
+"""Fewest that the cache sees in a row, where they are not `BLOCKS`."""
 SD3_LATENTS = 16
 """Its inpaint pipeline takes transformers of no other number."""
 
@@ -32,7 +36,7 @@ def flux(spec: ModelSpec) -> Components:
     return {
         "transformer": df.FluxTransformer2DModel(
             in_channels=4 * LATENTS,
-            num_layers=2,
+            num_layers=PAIRED_BLOCKS,
             num_single_layers=BLOCKS,
             attention_head_dim=HEAD,
             num_attention_heads=HEADS,
@@ -56,7 +60,7 @@ def flux2_klein(spec: ModelSpec) -> Components:
     return {
         "transformer": df.Flux2Transformer2DModel(
             in_channels=4 * LATENTS,
-            num_layers=2,
+            num_layers=PAIRED_BLOCKS,
             num_single_layers=BLOCKS,
             attention_head_dim=HEAD,
             num_attention_heads=HEADS,

@@ -18,6 +18,7 @@ from pipeline.miniatures import tokenizers
 from pipeline.miniatures.families import BLOCKS, FAMILIES
 from policy.catalogue import Catalogue
 from policy.model_spec import ModelSpec
+from tests.fixtures.models import cached_blocks
 
 CATALOGUE = Catalogue.load()
 MODELS = tuple(CATALOGUE)
@@ -104,6 +105,7 @@ def test_each_transformer_has_blocks_to_skip(model_id: str, load: Any) -> None:
     for name in spec.transformers:
         lists = [child for child in getattr(pipe, name).children() if isinstance(child, torch.nn.ModuleList)]
         assert max(map(len, lists)) >= BLOCKS
+        assert cached_blocks(getattr(pipe, name)) == spec_of(spec).blocks
 
 
 @pytest.mark.parametrize("model_id", MODELS)

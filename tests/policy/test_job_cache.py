@@ -109,6 +109,25 @@ def test_a_job_that_starts_from_a_picture_has_only_the_steps_that_are_run() -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("model", "cache", "limits"),
+    [
+        (FLUX.id, {"fn": 57}, {}),
+        (FLUX.id, {"fn": 58}, {"cache.fn": 57}),
+        (FLUX.id, {"fn": 50, "bn": 8}, {"cache.bn": 7}),
+        (FLUX.id, {"bn": 57}, {"cache.bn": 56}),
+        (TINY.id, {"fn": 11, "bn": 1}, {"cache.fn": 10, "cache.bn": 0}),
+        (WAN2.id, {"fn": 41}, {"cache.fn": 40}),
+    ],
+)
+def test_no_more_blocks_are_computed_than_the_model_has(
+    model: str, cache: dict[str, int], limits: dict[str, int]
+) -> None:
+    errors = refused(model=model, cache=cache)
+    assert {field: error.limit for field, error in errors.items()} == limits
+    assert {field: error.nearest for field, error in errors.items()} == limits
+
+
 def test_every_problem_is_told_at_once() -> None:
     errors = refused(cache={"fn": 0, "bn": "x", "other": 1}, width=63)
     assert set(errors) == {"width", "cache.fn", "cache.bn", "cache.other"}
