@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -43,21 +44,44 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-# Fixtures of the session that cost the start of a worker: whoever takes one runs where it is.
-_STAGES = {"shared_stage": "worker on {}", "quick_stage": "quick worker on {}"}
+# Fixtures of the session that start processes, and the group of xdist whose tests share them.
+_SHARED = {
+    "shared_stage": "worker on {kind}",
+    "quick_stage": "quick worker on {kind}",
+    "shared_scene": "faults on {kind}",
+    "stack": "stack",
+}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share a stage or a fixture of their module in one process of xdist."""
+    """Keep the tests that share processes or a fixture of their module in one process of xdist."""
     for item in items:
-        if not item.get_closest_marker("xdist_group") and (group := _group_of(item)):
+        if not item.get_closest_marker("xdist_group") and (group := _group_to_be(item)):
             item.add_marker(pytest.mark.xdist_group(group))
 
 
-def _group_of(item: pytest.Item) -> str | None:
-    assert isinstance(item, pytest.Function)
-    made = item._fixtureinfo.name2fixturedefs
-    for stage in _STAGES.keys() & made.keys():
-        return _STAGES[stage].format(item.callspec.params["database_kind"])
-    return str(item.path) if any(each[-1].scope == "module" for each in made.values()) else None
+def _fixtures(item: pytest.Item) -> dict[str, Any]:
+    return {name: made[-1] for name, made in getattr(item, "_fixtureinfo").name2fixturedefs.items()}  # noqa: B009
+
+
+def _group_to_be(item: pytest.Item) -> str | None:
+    made = _fixtures(item)
+    for name in _SHARED.keys() & made.keys():
+        return _SHARED[name].format(kind=getattr(item, "callspec").params.get("database_kind"))  # noqa: B009
+    return str(item.path) if any(each.scope == "module" for each in made.values()) else None
+
+
+def _group(item: pytest.Item | None) -> object:
+    marker = item.get_closest_marker("xdist_group") if item else None
+    return marker and (marker.args or marker.kwargs)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End what a group shared after its last test: beside the others it would keep half a core busy."""
+    yield
+    if hasattr(item.config, "workerinput") and _group(item) != _group(nextitem):
+        for name, made in _fixtures(item).items():
+            if name in _SHARED:
+                made.finish(getattr(item, "_request"))  # noqa: B009 - pytest names it so
