@@ -7,8 +7,9 @@ file that another attempt left behind is never seen and upkeep can remove it.
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,17 +121,18 @@ class ArtifactStore:
         except Gone:
             return
 
-    def list(self, prefix: str = "jobs/") -> Iterator[str]:
-        """Yield the keys below ``prefix`` in no particular order.
+    def list(self, prefix: str = "jobs/", before: datetime | None = None) -> Iterator[str]:
+        """Yield the keys below ``prefix`` in no particular order, or those that were written ``before``.
 
         In a folder these include what a killed process has left half written, as keys that can be deleted.
         """
         with _translated(prefix, reads=False):
             for chunk in obstore.list(self._store, prefix):
                 for meta in chunk:
-                    yield meta["path"]
+                    if before is None or meta["last_modified"] < before:
+                        yield meta["path"]
         if self._folder is not None:
-            yield from _half_written(self._folder, prefix)
+            yield from _half_written(self._folder, prefix, before)
 
 
 def folder_of(url: str) -> Path | None:
@@ -139,10 +141,13 @@ def folder_of(url: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def _half_written(folder: Path, prefix: str) -> Iterator[str]:
+def _half_written(folder: Path, prefix: str, before: datetime | None) -> Iterator[str]:
     for place, _, names in os.walk(folder / prefix):
-        for name in filter(_HALF_WRITTEN.search, names):
-            yield (Path(place) / name).relative_to(folder).as_posix()
+        for file in (Path(place) / name for name in names if _HALF_WRITTEN.search(name)):
+            with suppress(FileNotFoundError):  # it is whole now
+                written = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+                if before is None or written < before:
+                    yield file.relative_to(folder).as_posix()
 
 
 class _translated:  # noqa: N801 - used as a statement

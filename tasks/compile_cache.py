@@ -16,9 +16,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from core import archive, compile_caches, workers
+from core import archive, compile_caches
 from core.errors import AppError, DamagedArchive
 from core.log import get_logger
+from tasks import live_folder
 from tasks.patience import DATABASE_ERRORS
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class CompileCache:
         self._key = key_of(facts)
         self._restored: set[str] = set()
         self._told: dict[str, object] = {}
+        self._lock: int | None = None
 
     def restore(self) -> dict[str, object]:
         """Have the compiler work in this worker's folder, with what is kept in it if that can be used.
@@ -114,13 +116,22 @@ class CompileCache:
         seconds = round(time.monotonic() - started, 3)
         return self._told | {"new_files": len(new), "kept_bytes": kept, "keeping_seconds": seconds}
 
+    def close(self) -> None:
+        """Let go of the folder, as the end of the process does: the next worker deletes it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     def _begin(self) -> None:
+        self._live.parent.mkdir(parents=True, exist_ok=True)
+        if self._lock is None:
+            self._lock = live_folder.hold(self._live)
         shutil.rmtree(self._live, ignore_errors=True)
-        self._live.mkdir(parents=True, mode=0o700)
+        self._live.mkdir(mode=0o700)
         os.environ[FOLDER_VARIABLE] = str(self._live)
 
     def _fill(self) -> dict[str, object]:
-        self._prune_live()
+        live_folder.remove_dead(self._live.parent)
         with self._database.transaction() as session:
             kept = compile_caches.find_kept(session, self._key)
         if kept is None:
@@ -136,7 +147,8 @@ class CompileCache:
         with suppress(FileNotFoundError):
             data = file.read_bytes()
             if _is(data, kept):
-                os.utime(file)  # used now, so it is pruned late
+                with suppress(OSError):  # another user's
+                    os.utime(file)  # used now, so it is pruned late
                 return data
             _log.warning("compile_cache.file_differs", file=str(file), advice="it is ignored and replaced")
         data = self._artifacts.get(compile_caches.archive_key(self._key, kept.sha256))
@@ -169,25 +181,24 @@ class CompileCache:
     def _write(self, file: Path, data: bytes) -> None:
         """Write whole or not at all; two workers that write the same do no harm."""
         part = self._live.with_suffix(".part")
-        part.write_bytes(data)
-        part.replace(file)
+        try:
+            part.write_bytes(data)
+            part.replace(file)
+        except OSError:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)  # it takes room on a disk that may be full
+            raise
 
     def _prune(self, newest: Path) -> None:
         """Delete the files of the folder that were not used for longest, until the rest fits."""
-        files = sorted(self._folder.glob("*.tar.gz"), key=lambda file: file.stat().st_mtime, reverse=True)
+        found = {file: stat for file in self._folder.glob("*.tar.gz") if (stat := _stat(file)) is not None}
+        others = sorted(found.keys() - {newest}, key=lambda file: found[file].st_mtime, reverse=True)
         left = self._most_bytes
-        for file in [newest, *(file for file in files if file != newest)]:
-            left -= file.stat().st_size
+        for file in [newest] * (newest in found) + others:
+            left -= found[file].st_size
             if left < 0:
-                file.unlink(missing_ok=True)
-
-    def _prune_live(self) -> None:
-        """Delete what workers that ended without a chance to tidy up have left."""
-        with self._database.reading() as session:
-            alive = {worker.id for worker in workers.list_workers(session, ended=False)}
-        for folder in self._live.parent.glob("*"):
-            if folder.name.removesuffix(".part") not in alive:
-                remove(folder)
+                with suppress(OSError):  # another user's
+                    file.unlink(missing_ok=True)
 
     def _files(self) -> set[str]:
         found = (path.relative_to(self._live) for path in self._live.rglob("*") if path.is_file())
@@ -196,16 +207,13 @@ class CompileCache:
 
 def forget_live(settings: Settings, worker_id: str) -> None:
     """Delete the folder of a worker that ends."""
-    remove(settings.compile_cache_folder / LIVE / worker_id)
+    live_folder.forget(settings.compile_cache_folder / LIVE / worker_id)
 
 
-def remove(path: Path) -> None:
-    """Delete a folder or file, if it is there and may be deleted."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+def _stat(file: Path) -> os.stat_result | None:
+    with suppress(OSError):  # another worker has deleted it
+        return file.stat()
+    return None
 
 
 def _lasts(name: Path) -> bool:

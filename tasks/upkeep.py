@@ -20,6 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from core import compile_caches, files, store, workers
 from core.artifacts import ArtifactStore
+from core.clock import now
 from core.db import Database
 from core.errors import AppError, DatabaseUnavailable
 from core.lifecycle import JobState
@@ -52,6 +53,8 @@ TIDY_LOOK_S = 600.0
 KEY_LIFE_S = 24 * 3600.0
 #: What a compiler made and no worker used for so long is forgotten.
 COMPILE_CACHE_LIFE_S = 30 * 24 * 3600.0
+#: From when on an archive that nothing is noted of is nobody's: its row follows within seconds.
+YOUNG_ARCHIVE_S = 3600.0
 #: How long the row of a worker that has ended can be read.
 WORKER_LIFE_S = 7 * 24 * 3600.0
 SWEEP_BATCH = 500
@@ -238,8 +241,13 @@ def forget_old_workers(upkeep: Upkeep) -> int:
 
 
 def forget_compile_caches(upkeep: Upkeep) -> int:
-    """Forget what no worker used for long, and delete archives that nothing is noted of any more."""
-    found = list(upkeep.artifacts.list(compile_caches.PREFIX))
+    """Forget what no worker used for long, and delete archives that nothing is noted of any more.
+
+    A young one may be noted in a moment.
+    """
+    with upkeep.database.reading() as session:
+        before = session.scalars(select(now(-YOUNG_ARCHIVE_S))).one()
+    found = list(upkeep.artifacts.list(compile_caches.PREFIX, before))
     with upkeep.database.transaction() as session:
         forgotten = compile_caches.forget_unused(session, COMPILE_CACHE_LIFE_S)
         noted = compile_caches.archive_keys(session)
