@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -54,6 +55,9 @@ def bench_cache(
     if not fit:
         show(spec.curve, model, as_json=as_json)
         return
+    folder = folder_of(spec)
+    if write:
+        check_folder(folder, model)
     asked = {
         "--steps": steps,
         **({"--prompts": str(prompts)} if prompts else {}),
@@ -65,7 +69,7 @@ def bench_cache(
     found = run_fit(model, asked)
     curve = merged(spec, found, command_of(model, asked), dt.datetime.now(dt.UTC).date())
     if write:
-        say(f"kept in {write_curve(curve, folder_of(spec))}")
+        say(f"kept in {write_curve(curve, folder)}")
     show(curve, model, as_json=as_json)
 
 
@@ -87,14 +91,25 @@ def command_of(model: str, asked: Mapping[str, str]) -> str:
 
 
 def folder_of(spec: "ModelSpec") -> Path:
-    """The folder that the model's file came from: the operator's where that has one, else the bundled."""
+    """The folder that has the model's file, beside which its masks are read: the operator's or the bundled."""
     from core.settings import get_settings
-    from policy.catalogue import BUNDLED, Catalogue
+    from policy.catalogue import BUNDLED, read_folder
 
     own = get_settings().catalogue_dir
-    bundled = Catalogue.load()
-    replaced = own is not None and (spec.id not in bundled or spec != bundled[spec.id])
-    return own if own is not None and replaced else BUNDLED
+    return own if own is not None and spec.id in read_folder(own) else BUNDLED
+
+
+def check_folder(folder: Path, model: str) -> None:
+    """Refuse before hours of fitting what could not be written after them."""
+    from policy.curve import FOLDER
+
+    place = folder / FOLDER
+    if not os.access(place if place.exists() else folder, os.W_OK | os.X_OK):
+        raise CliError(
+            f"no masks can be kept in {place}, beside the file of {model}: it takes no files. Put a copy of "
+            f"{folder / model}.toml into a folder of your own and name that in RENDERQ_CATALOGUE_DIR",
+            ExitCode.USAGE,
+        )
 
 
 def show(curve: "Curve | None", model: str, *, as_json: bool) -> None:

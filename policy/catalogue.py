@@ -42,7 +42,7 @@ class Catalogue(Mapping[str, ModelSpec]):
         specs: dict[str, ModelSpec] = {}
         loras: dict[tuple[str, str], LoraSpec] = {}
         for folder in (BUNDLED, *extra_dirs):
-            models = _read_folder(folder)
+            models = read_folder(folder)
             specs.update(models)
             # Those of a model that is replaced were made for other weights.
             loras = {key: lora for key, lora in loras.items() if key[0] not in models}
@@ -68,7 +68,8 @@ class Catalogue(Mapping[str, ModelSpec]):
         return len(self._specs)
 
 
-def _read_folder(folder: Path) -> dict[str, ModelSpec]:
+def read_folder(folder: Path) -> dict[str, ModelSpec]:
+    """Reads the models that have a file in one folder, with the masks that stand beside."""
     if not folder.is_dir():
         raise InvalidCatalogue(f"{folder} is not a folder of model files")
     specs: dict[str, ModelSpec] = {}

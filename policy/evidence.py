@@ -8,10 +8,12 @@ backs an opt-in when all of this holds:
   releases mend; minor ones change what is compiled and how long that takes;
 - it has at least `ENOUGH_ROUNDS` rounds, since one round on a busy machine proves nothing;
 - it is of a GPU, because on a CPU an opt-in has no effect;
-- compiling wins twice, in the scope and with the cache that the model's file has: on the first request after
-  the worker is ready, and in the steady state. Most checkpoints lose the former.
+- it was asked to compile in the scope and with the cache that the model's file has, beside not compiling with
+  that cache; a way that was asked for and failed is a loss;
+- compiling wins twice there: on the first request after the worker is ready, and in the steady state. Most
+  checkpoints lose the former.
 
-Of several rows of one device the newest counts, and a loss on one device is a loss.
+Of several such rows of one device the newest counts, and a loss on one device is a loss.
 """
 
 import datetime as dt
@@ -24,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from policy.errors import InvalidCatalogue
 from policy.model_spec import ModelSpec
-from policy.variants import Scope, own_cache, own_scope
+from policy.variants import Scope, Variant, own_cache, own_scope
 
 BUNDLED = Path(__file__).parent / "evidence"
 FOLDER = "evidence"
@@ -213,7 +215,7 @@ def _unbacked(
     own = [row for row in rows if row.model == spec.id and row.device != "cpu"]
     if not own:
         return f"{says}nothing was measured on a GPU"
-    doubts = [(row, why_not_counted(row, spec, versions, weights)) for row in own]
+    doubts = [(row, why_not_counted(row, spec, versions, weights) or _gap(row, spec)) for row in own]
     counted = [row for row, doubt in doubts if doubt is None]
     if not counted:
         reasons = dict.fromkeys(f"{row.device_name}: {doubt}" for row, doubt in doubts)
@@ -221,6 +223,17 @@ def _unbacked(
     wins = {row.device_name: _wins(row, spec) for row in sorted(counted, key=lambda row: row.date)}
     losses = [device for device, won in wins.items() if not won]
     return f"{says}compiling does not win on {', '.join(losses)}" if losses else None
+
+
+def _gap(row: Evidence, spec: ModelSpec) -> str | None:
+    """Why a row is silent on what the model's file asks for."""
+    scope, cache = own_scope(spec), own_cache(spec)
+    way, beside = Variant(scope, cache).name, Variant(None, cache).name
+    if any(failed.startswith(f"{way}:") for failed in row.failed):
+        return None
+    if row.find(scope, cache) and row.find(None, cache):
+        return None
+    return f"{way} was not measured beside {beside}"
 
 
 def _wins(row: Evidence, spec: ModelSpec) -> bool:

@@ -82,6 +82,29 @@ def test_masks_of_a_bundled_model_stay_with_its_file(own: ModelSpec) -> None:
     assert benchcache.folder_of(Catalogue.load()["tiny"]) == BUNDLED
 
 
+def test_masks_stay_with_the_models_file_where_the_operators_folder_has_only_loras(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loras").mkdir()
+    text = (BUNDLED / "loras" / "mono.toml").read_text().replace("mono", "own")
+    (tmp_path / "loras" / "own.toml").write_text(text)
+    monkeypatch.setenv("RENDERQ_CATALOGUE_DIR", str(tmp_path))
+    spec = Catalogue.load(tmp_path)["tiny"]
+    assert spec != Catalogue.load()["tiny"]
+    assert benchcache.folder_of(spec) == BUNDLED
+
+
+def test_a_folder_that_takes_no_files_is_told_of_before_anything_is_fitted(
+    renderq: Run, own: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root, who runs some of these tests, may write anywhere.
+    monkeypatch.setattr("cli.benchcache.os.access", lambda *_: False)
+    result = renderq("bench", "cache", "own", "--fit", "--write", "--steps", "nonsense")
+    assert result.exit_code == 2
+    assert str(tmp_path / "models" / "masks") in result.stderr
+    assert "RENDERQ_CATALOGUE_DIR" in result.stderr
+
+
 def test_the_command_is_kept_as_it_would_be_typed() -> None:
     asked = {"--steps": "20,28", "--prompts": "my prompts.txt"}
     command = benchcache.command_of("tiny", asked)

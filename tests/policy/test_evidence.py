@@ -92,9 +92,18 @@ def test_a_measured_win_backs_an_opt_in() -> None:
         ({"versions": {**VERSIONS, "torch": "2.12.1"}}, "old: torch was 2.12.1 and is 2.13.0"),
         (loss(first_s=4.0), "does not win on NVIDIA H200"),
         (loss(steady_s=3.5), "does not win on NVIDIA H200"),
-        ({"figures": (EAGER, figures(3.0, 2.5, scope="whole"))}, "does not win"),
-        ({"figures": (EAGER, figures(3.0, 2.5, scope="regional", cache="off"))}, "does not win"),
-        ({"figures": (figures(3.0, 2.5, scope="regional"),)}, "does not win"),
+        (
+            {"figures": (EAGER, figures(3.0, 2.5, scope="whole"))},
+            "regional/balanced was not measured beside eager/balanced",
+        ),
+        (
+            {"figures": (EAGER, figures(3.0, 2.5, scope="regional", cache="off"))},
+            "regional/balanced was not measured beside eager/balanced",
+        ),
+        (
+            {"figures": (figures(3.0, 2.5, scope="regional"),)},
+            "regional/balanced was not measured beside eager/balanced",
+        ),
     ],
 )
 def test_nothing_else_backs_it(change: dict[str, Any], told: str) -> None:
@@ -118,6 +127,13 @@ def test_a_loss_on_another_device_is_a_loss_and_the_newest_row_of_a_device_count
     newer = WIN.model_copy(update={"device_name": "NVIDIA L4", "date": dt.date(2026, 12, 2)})
     assert unbacked(newer, WIN, other) is None
     assert unbacked(WIN, other.model_copy(update={"versions": {**VERSIONS, "torch": "2.12.0"}})) is None
+
+
+def test_a_newer_row_that_measured_other_ways_changes_nothing_and_one_that_failed_does() -> None:
+    newer = {"date": dt.date(2026, 12, 2), "figures": (EAGER, figures(9.0, 9.0, scope="whole"))}
+    assert unbacked(WIN, WIN.model_copy(update=newer)) is None
+    failed = WIN.model_copy(update={**newer, "failed": ("regional/balanced: it does not compile",)})
+    assert "does not win on NVIDIA H200" in (unbacked(WIN, failed) or "")
 
 
 def test_where_the_weights_are_known_the_row_must_be_of_them() -> None:
