@@ -91,7 +91,7 @@ def command_of(model: str, asked: Mapping[str, str]) -> str:
 
 
 def folder_of(spec: "ModelSpec") -> Path:
-    """The folder that has the model's file, beside which its masks are read: the operator's or the bundled."""
+    """The folder that has the model's file, beside which its masks are read: the operator's or our own."""
     from core.settings import get_settings
     from policy.catalogue import BUNDLED, read_folder
 
