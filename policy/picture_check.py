@@ -8,7 +8,7 @@ from policy.model_spec import ModelSpec, PictureInputs
 from policy.pictures import Given
 from policy.references import PICTURES, FileId, read_reference
 from policy.request_shape import flaw_in
-from policy.strength import least_strength
+from policy.strength import LEAST, executed_steps
 from policy.wording import quote, show
 
 Fields = Mapping[str, Any]
@@ -65,17 +65,13 @@ def _check_strength(fields: Fields, spec: ModelSpec) -> Iterator[FieldError]:
     if strength is None:
         return
     steps = fields.get("num_inference_steps") or spec.steps.default
-    least = least_strength(max(steps, 1))
     if not 0 < strength <= 1:
-        nearest = least if strength <= 0 else 1
+        nearest = LEAST if strength <= 0 else 1
         message = f"strength must be more than 0 and at most 1, not {show(strength)}; nearest: {nearest}"
         yield FieldError("strength", message, show(strength), 1, nearest)
-    elif strength * steps < 1:
-        message = (
-            f"strength x num_inference_steps must give at least one step, not {show(strength)} x {steps}; "
-            f"nearest strength: {least}"
-        )
-        yield FieldError("strength", message, strength, least, least)
+    elif executed_steps(steps, strength) < 1:
+        message = f"strength {show(strength)} leaves no step of {steps} to run; nearest: {LEAST}"
+        yield FieldError("strength", message, strength, LEAST, LEAST)
 
 
 def check_given(fields: Fields, pictures: Given) -> Iterator[FieldError]:

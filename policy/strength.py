@@ -1,10 +1,11 @@
 """How much of a picture that is given is drawn anew, and how many steps that takes.
 
 The picture is noised as far as `strength` says and denoised from there: at 1 nothing of it is left and every
-step is run, at 0.5 the last half of them.
+step is run, at 0.5 the last half of them, and never less than one.
 """
 
-import math
+LEAST = 0.001
+"""A strength that any number of steps runs one at; less only means that one, until rounding leaves none."""
 
 
 def executed_steps(steps: int, strength: float | None) -> int:
@@ -15,8 +16,3 @@ def executed_steps(steps: int, strength: float | None) -> int:
     if strength is None:
         return steps
     return steps - int(max(steps - min(steps * strength, steps), 0))
-
-
-def least_strength(steps: int) -> float:
-    """Returns the smallest strength, in thousandths, at which one of these steps is run."""
-    return math.ceil(1000 / steps) / 1000

@@ -1,7 +1,9 @@
 """Image to image and inpaint: one copy of the weights, the steps that are declared, no trace elsewhere."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from pipeline.siblings import Siblings
 from policy.catalogue import Catalogue
 from policy.model_spec import ModelSpec
 from policy.plan import RenderPlan
+from policy.strength import executed_steps
 from tests.fixtures.models import GraphCounter, over_picture, pixels, planned, resolved
 
 CATALOGUE = Catalogue.load()
@@ -68,6 +71,32 @@ def test_every_way_runs_the_declared_steps_and_leaves_no_trace(
             engine.render(plan, lambda done, _: done < 2, inputs=inputs)
         assert pixels(engine.render(plan, inputs=inputs)) == pixels(drawn)
     assert pixels(engine.render(plain)) == before
+
+
+CLASSES = {
+    name
+    for spec in CATALOGUE.values()
+    if spec.inputs is not None
+    for name in (spec.inputs.image_to_image, spec.inputs.inpaint)
+    if name is not None
+}
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_the_pipelines_run_the_steps_that_we_count(name: str) -> None:
+    import diffusers
+
+    for steps, strength in product((1, 4, 24, 50), (1e-17, 0.001, 0.01, 0.04, 0.25, 0.5, 0.65, 1.0)):
+        sampler = diffusers.FlowMatchEulerDiscreteScheduler()
+        sampler.set_timesteps(steps)
+        holder = SimpleNamespace(scheduler=sampler)
+        timesteps, _ = getattr(diffusers, name).get_timesteps(holder, steps, strength, "cpu")
+        assert len(timesteps) == executed_steps(steps, strength)
+
+
+def test_a_strength_below_one_step_runs_one(engine: Engine) -> None:
+    plan, inputs = job(engine.spec, masked=False, strength=0.01)
+    assert engine.render(plan, inputs=inputs).acceleration["steps"] == 1
 
 
 def test_the_mask_of_steps_is_built_for_the_steps_that_are_run(engine: Engine) -> None:
