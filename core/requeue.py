@@ -35,7 +35,8 @@ def requeue(
 
     Raises:
         NotFound: There is no such job, or it is another caller's.
-        Conflict: It did not fail or expire, or its batch was cancelled.
+        Conflict: It did not fail or expire, its batch was cancelled, or an earlier call made the new job with
+            other limits.
         InputGone: A single job draws from a picture that is no longer kept.
     """
     batch_id = get_job(session, job_id, caller).batch_id
@@ -43,7 +44,9 @@ def requeue(
     batch = None if batch_id is None else batches.lock_batch(session, batch_id, caller)
     job = moves.lock_any(session, job_id, caller)
     if (successor := find_successor(session, job_id)) is not None:
-        return get_job(session, successor, caller), True
+        made = get_job(session, successor, caller)
+        _check_same(made, limits)
+        return made, True
     if job.state not in batches.LOST_ROWS:
         raise Conflict(f"Only a job that failed or expired can be requeued; the job {job_id} is {job.state}.")
     if job.superseded:
@@ -57,6 +60,19 @@ def requeue(
     moves.supersede_job(session, job_id)
     batches.repeat(session, batch, [job], limits)
     return get_job(session, str(find_successor(session, job_id)), caller), False
+
+
+def _check_same(made: Job, limits: Mapping[str, float]) -> None:
+    """Refuse limits that the job which is there already does not have; a call that names none takes any."""
+    other = {
+        name: made.request.get(name) for name, seconds in limits.items() if made.request.get(name) != seconds
+    }
+    if other:
+        has = ", ".join(f"{name} {'unlimited' if it is None else f'{it:g}'}" for name, it in other.items())
+        raise Conflict(
+            f"The job {made.requeued_from} was ordered again already, as {made.id}, which has {has}: leave "
+            "the times out to get that job, or cancel it and send the request anew."
+        )
 
 
 def _check_inputs(session: Session, job: Job) -> None:

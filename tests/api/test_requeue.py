@@ -148,9 +148,13 @@ def test_an_expired_job_is_ordered_again_with_a_longer_time(
     new = client.post(job["urls"]["requeue"], params=limits).json()
     assert (new["request"]["queue_timeout_s"], new["request"]["run_timeout_s"]) == (3600.5, 90)
     assert worker.limits(new["id"]) == (pytest.approx(3600.5, abs=0.01), 90)
+    for same in (limits, {"run_timeout_s": 90}, {}):
+        again = client.post(job["urls"]["requeue"], params=same)
+        assert (again.status_code, again.json()["id"]) == (200, new["id"])
+    other = client.post(job["urls"]["requeue"], params={**limits, "run_timeout_s": 91})
+    told = assert_problem(other, 409, "conflict")["detail"]
+    assert f"as {new['id']}, which has run_timeout_s 90:" in told
     assert read(client, job)["request"]["queue_timeout_s"] == 0.001
-    unchanged = client.post(job["urls"]["requeue"], params={"queue_timeout_s": "5"})
-    assert (unchanged.status_code, unchanged.json()["request"]["queue_timeout_s"]) == (200, 3600.5)
 
 
 @pytest.mark.parametrize(
