@@ -14,6 +14,8 @@ from pipeline.rendering import ShapeReport
 from policy.plan import RenderPlan
 
 NOTHING_COMPILED = "nothing is compiled, so every shape runs alike and none is warmed while idle"
+#: Fields of a plan that no compiled code depends on, or that the shape tells.
+_ALIKE = {"seed", "n", "num_inference_steps", "strength", "image", "mask", "lora", "output_format", "fps"}
 #: Shapes that are remembered as cold; beyond it the least wanted is forgotten, until it is asked for again.
 MOST_COLD = 256
 
@@ -37,6 +39,11 @@ class Shape(NamedTuple):
             self.start,
         )
         return " ".join(filter(None, words))
+
+
+def _is_like(plan: RenderPlan, other: RenderPlan) -> bool:
+    """Whether two requests of one shape surely run the same code; the length of a prompt may matter."""
+    return plan.model_dump(exclude=_ALIKE) == other.model_dump(exclude=_ALIKE)
 
 
 @dataclass(slots=True)
@@ -74,10 +81,17 @@ class Shapes:
             return shape in self._warm
         return shape[:3] in {warm[:3] for warm in self._warm}
 
-    def add_warm(self, shape: Shape) -> None:
-        """Notes that all of a pass at this shape ran compiled."""
+    def add_warm(self, shape: Shape, plan: RenderPlan | None = None) -> None:
+        """Notes that all of a pass at this shape ran compiled.
+
+        Args:
+            shape: The shape.
+            plan: The request's, which says nothing of another one that was odd in a way that a shape does not
+                tell, and ran uncompiled; None: what ran is what was wanted.
+        """
         self._warm.add(shape)
-        self._cold.pop(shape, None)
+        if shape in self._cold and (plan is None or _is_like(plan, self._cold[shape].plan)):
+            del self._cold[shape]
 
     def add_cold(self, shape: Shape, plan: RenderPlan) -> None:
         """Notes a request that ran uncompiled, at least in part."""

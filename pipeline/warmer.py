@@ -112,7 +112,7 @@ class Warmer:
         if compiled and calls:
             self._shapes.add_cold(shape, plan)
         elif compiled:
-            self._shapes.add_warm(shape)
+            self._shapes.add_warm(shape, plan)
         return {
             "compiled": compiled and not calls,
             "uncompiled_calls": calls,

@@ -238,6 +238,17 @@ def test_the_least_wanted_of_too_many_shapes_is_forgotten(
     assert shapes.report().cold == {"64x64": 2, "96x96": 1}
 
 
+def test_a_usual_request_that_ran_compiled_says_nothing_of_an_odd_one_that_did_not(spec: ModelSpec) -> None:
+    shapes, shape = Shapes(matter=True), Shape(64, 64, None, guided=False, cached=True)
+    usual, odd = planned(spec, prompt="a house"), planned(spec, prompt="a house by the sea at night")
+    shapes.add_cold(shape, odd)
+    shapes.add_warm(shape, usual)
+    assert shapes.most_wanted() == (shape, odd)
+    assert shape in shapes
+    shapes.add_warm(shape, odd.model_copy(update={"seed": 5, "n": 2}))
+    assert shapes.most_wanted() is None
+
+
 # --- the moment of a strike ---
 
 
