@@ -1,8 +1,9 @@
 """Reads the pictures that callers send: what they are, and whether they can be drawn from as they are.
 
-A picture is turned upright by its own word (EXIF). One that would lose something without a word is refused:
-transparency, frames beyond the first, more than 8 bits a channel, inks in place of light. Pillow is loaded
-when the first picture comes.
+A picture is turned upright by its own word (EXIF) and brought to sRGB from its colour profile (ICC). One that
+would lose something without a word is refused: transparency, frames beyond the first, more than 8 bits a
+channel, inks in place of light. What a phone puts behind the first frame of a JPEG (MPO: a gain map) is no
+animation. Pillow is loaded when the first picture comes.
 """
 
 import threading
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
+from core.colours import find_transform, in_srgb
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -18,7 +21,10 @@ LIMIT_BYTES: Final = 20 * 1024 * 1024
 LIMIT_PIXELS: Final = 36_000_000
 """6000 x 6000; some 110 MB when it is decoded."""
 LIMIT_SIDE: Final = 16_384
-_MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}
+_FORMATS = ("PNG", "JPEG", "WEBP")
+_MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "MPO": "image/jpeg", "WEBP": "image/webp"}
+_PNG_DEPTH = 24
+"""Where a PNG says how many bits a channel has; Pillow reads 8 of 16 without a word."""
 _PLACES = threading.BoundedSemaphore(2)
 """So many are decoded at a time: a file of 100 kB may become 110 MB, and calls come by the dozen."""
 _MODES = frozenset({"1", "L", "P", "RGB", "LA", "PA", "RGBA"})
@@ -60,12 +66,12 @@ def examine(data: bytes) -> Facts:
 
 
 def read_picture(data: bytes) -> "Image":
-    """Return the picture upright, in RGB.
+    """Return the picture upright, in RGB, in the colours of sRGB.
 
     Raises:
         BadPicture: As ``examine``.
     """
-    return _decoded(_opened(data)).convert("RGB")
+    return in_srgb(_decoded(_opened(data)))
 
 
 def _opened(data: bytes) -> "Image":
@@ -75,13 +81,15 @@ def _opened(data: bytes) -> "Image":
         with warnings.catch_warnings():
             # The size is looked at below, before anything is decoded.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(BytesIO(data), formats=tuple(_MEDIA_TYPES))
+            image = Image.open(BytesIO(data), formats=_FORMATS)
     except Image.DecompressionBombError:
         raise BadPicture(f"has far more than {LIMIT_PIXELS} pixels") from None
     except Exception as error:
         # Pillow's readers raise whatever a damaged file makes them stumble over.
         raise BadPicture("is no PNG, JPEG or WebP, or is damaged") from error
     _check_head(image)
+    if image.format == "PNG" and data[_PNG_DEPTH] > 8:
+        raise BadPicture(f"has {data[_PNG_DEPTH]} bits a channel; save it with 8 bits in RGB or grey")
     return image
 
 
@@ -90,7 +98,7 @@ def _check_head(image: "Image") -> None:
     if width * height > LIMIT_PIXELS or max(width, height) > LIMIT_SIDE:
         limits = f"at most {LIMIT_PIXELS} pixels and {LIMIT_SIDE} a side are taken"
         raise BadPicture(f"is {width}x{height}; {limits}")
-    if getattr(image, "n_frames", 1) > 1:
+    if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
         raise BadPicture("is animated; send one frame of it")
     if image.mode not in _MODES:
         raise BadPicture(f"has the pixel format {image.mode}; save it with 8 bits in RGB or grey")
@@ -108,6 +116,10 @@ def _decoded(image: "Image") -> "Image":
         raise BadPicture("is damaged: it cannot be decoded to its end") from error
     if transparent:
         raise BadPicture("has transparent pixels; put it on a background first")
+    try:
+        find_transform(upright)
+    except ValueError:
+        raise BadPicture("has a colour profile that cannot be used; save it in sRGB") from None
     return upright
 
 
