@@ -129,6 +129,7 @@ def fields(engine: Engine, job: Job) -> Job:
     return asked | {"n": min(job["n"], spec.limits.n)}
 
 
+@pytest.mark.timeout(3600 if THOROUGH else 300)
 @settings(max_examples=SEQUENCES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(model=st.sampled_from(MODELS), first=JOBS, between=st.lists(ACTS, min_size=1, max_size=5))
 def test_a_job_draws_what_it_draws_in_a_fresh_process_whatever_came_before(
