@@ -144,6 +144,9 @@ def forgive_late_ack(channel: Any) -> None:  # noqa: ANN401
     """Have a channel take an acknowledgement after it was closed as one that came too late.
 
     The message then comes again, if it was kept at all, and its job's row says that it was taken.
+
+    kombu notes each acknowledged message until the next one is kept, and of a queue without acknowledgements
+    none is kept: it would note them for ever.
     """
     qos = channel.qos
     acknowledge = qos.ack
@@ -151,6 +154,7 @@ def forgive_late_ack(channel: Any) -> None:  # noqa: ANN401
     def ack(delivery_tag: str) -> None:
         if channel.connection is not None:
             acknowledge(delivery_tag)
+            qos._flush()  # noqa: SLF001 - there is no other way to it
 
     qos.ack = ack
 

@@ -29,6 +29,7 @@ ON_SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 TRIES = 6
 LONGEST_PAUSE_S = 1.0
 CONNECTIONS = 3
+MESSAGES = 3
 #: More than a process takes while its threads wait for the database.
 BACKLOG = 4
 LOOKS = 50
@@ -148,6 +149,28 @@ def test_what_is_no_message_of_ours_is_dropped_and_the_worker_takes_the_next(
     stage.wait_job(stage.submit(prompt="paint"))
     assert worker.child_pid() == child
     assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+def test_nothing_is_kept_of_a_message_that_was_acknowledged(no_ack: bool) -> None:
+    from tasks.consumer import forgive_late_ack
+
+    app = make_app(Settings(), worker=True)
+    acknowledged = []
+    with Connection("memory://") as connection, connection.channel() as channel:
+        queue = Queue("there", channel=channel, no_ack=no_ack)
+        forgive_late_ack(channel)
+        for _ in range(MESSAGES):
+            app.send_task(RENDER, queue=queue, connection=connection)
+        with Consumer(channel, queue, no_ack=no_ack, accept=["json"]) as consumer:
+            consumer.register_callback(
+                lambda _, message: acknowledged.append(channel.basic_ack(message.delivery_tag))
+            )
+            for _ in range(MESSAGES):
+                connection.drain_events(timeout=1)
+        assert len(acknowledged) == MESSAGES
+        assert not channel.qos._dirty
+        assert not channel.qos._delivered
 
 
 @dataclass
