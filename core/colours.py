@@ -52,7 +52,7 @@ def _changes_nothing(transform: "ImageCmsTransform", mode: str) -> bool:
 
     samples = _samples(mode)
     moved = ImageChops.difference(transform.apply(samples), samples.convert("RGB"))
-    most = max(int(high) for _, high in moved.getextrema())  # type: ignore[misc, arg-type]
+    most = max(int(high) for _, high in moved.getextrema())  # type: ignore[misc]
     return most <= _SAME
 
 
