@@ -8,6 +8,10 @@ A graph reads and writes fixed addresses. So inputs are copied into buffers that
 copied out before anything else runs: whoever keeps a result would otherwise see it change. All graphs share
 one pool of memory: one replays at a time, and none relies on what another left there.
 
+What the work reads besides its inputs and weights is kept alive with the recording: some transformers keep
+tables of positions in a cache of their own, from which the oldest drop out while the graph still reads there.
+A tensor on the host is recorded as the number that it held, so a call counts as the same only with that one.
+
 Never together with a cache: the cache decides in Python at each step what to compute, and a graph would
 repeat the decision of the step that was recorded. Recording single blocks instead would leave that decision
 outside, but copies every block's input and output, which costs about what it saves.
@@ -23,6 +27,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Call = Callable[..., Any]
 Leaves: TypeAlias = list[Any]
@@ -32,6 +37,8 @@ Record = Callable[[Callable[[], Any]], Replay]
 
 # Libraries set themselves up in the first calls (handles, workspaces, autotuning), which cannot be recorded.
 _CALLS_BEFORE = 3
+# A tensor on the host with more is compared with nothing.
+_MOST_NUMBERS = 64
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 
@@ -62,10 +69,11 @@ def _record(pool: Any, work: Callable[[], Any]) -> Replay:  # noqa: ANN401 (torc
 
 @dataclass(slots=True)
 class _Recorded:
-    """One shape of one transformer: where its inputs go, and how to run it."""
+    """One shape of one transformer: where its inputs go, how to run it, and what else it reads."""
 
     buffers: Leaves
     replay: Replay
+    kept: list[torch.Tensor]
 
     def run(self, leaves: Leaves) -> Any:  # noqa: ANN401
         for buffer, leaf in zip(self.buffers, leaves, strict=True):
@@ -155,7 +163,7 @@ class Graphs:
         leaves, tree = pytree.tree_flatten((args, kwargs))
         key = None if self._paused else _key(leaves, tree)
         if key is not None and key not in installed.shapes and self._recording:
-            installed.shapes[key] = self._try(functools.partial(installed.own, module), leaves, tree)
+            installed.shapes[key] = self._try(installed.own, module, leaves, tree)
         recorded = installed.shapes.get(key)
         if recorded is None:
             self.plain += 1
@@ -163,13 +171,15 @@ class Graphs:
         self.replayed += 1
         return recorded.run(leaves)
 
-    def _try(self, forward: Call, leaves: Leaves, tree: pytree.TreeSpec) -> _Recorded | None:
+    def _try(self, own: Call, module: nn.Module, leaves: Leaves, tree: pytree.TreeSpec) -> _Recorded | None:
         buffers = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(buffers, tree)
         try:
             if self._record is None:
                 self._record = cuda_recorder()
-            return _Recorded(buffers, self._record(functools.partial(forward, *args, **kwargs)))
+            work = functools.partial(own, module, *args, **kwargs)
+            kept = _find_kept(work, [*module.parameters(), *module.buffers(), *buffers])
+            return _Recorded(buffers, self._record(work), kept)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -177,12 +187,52 @@ class Graphs:
             return None
 
 
+class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Finds the tensors that work reads and has not made."""
+
+    def __init__(self, known: Leaves) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._known = {_address(each) for each in known if isinstance(each, torch.Tensor)}
+        self.found: dict[int, torch.Tensor] = {}
+
+    def __torch_dispatch__(
+        self, func: Call, _types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:  # noqa: ANN401
+        for tensor in _tensors((args, kwargs)):
+            if (address := _address(tensor)) not in self._known:
+                self.found[address] = tensor
+        result = func(*args, **kwargs or {})
+        self._known |= {_address(tensor) for tensor in _tensors(result)}
+        return result
+
+
+def _find_kept(work: Callable[[], Any], known: Leaves) -> list[torch.Tensor]:
+    work()  # what it caches is there from now on
+    with _Reads(known) as reads:
+        work()
+    return list(reads.found.values())
+
+
+def _tensors(values: object) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor))
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Where its memory is, which what was there before cannot share with what was made since."""
+    return tensor.untyped_storage().data_ptr()
+
+
 def _key(leaves: Leaves, tree: pytree.TreeSpec) -> tuple[Any, ...] | None:
     """What has to be equal for a recording to stand for a call; None: there is no telling."""
     parts: list[Any] = []
+    elsewhere = any(tensor.device.type != "cpu" for tensor in _tensors(leaves))
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             parts.append((tuple(leaf.shape), leaf.dtype, leaf.device))
+            if leaf.device.type == "cpu" and (elsewhere or leaf.dim() == 0):
+                if leaf.numel() > _MOST_NUMBERS:
+                    return None
+                parts.append(tuple(leaf.flatten().tolist()))
         elif isinstance(leaf, _PLAIN):
             parts.append((type(leaf), leaf))
         else:

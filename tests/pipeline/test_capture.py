@@ -4,7 +4,8 @@ Like a graph, it reads its inputs from the buffers and leaves its result at one 
 `tests/gpu` records real CUDA graphs.
 """
 
-import functools
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from pipeline.capture import Graphs, Replay
 from pipeline.compilation import CompilePlan
 from pipeline.engine import Engine
 from pipeline.errors import WarmupIncomplete
+from pipeline.loaded import Loaded
 from policy.cache import CacheDecision
 from policy.model_spec import ModelSpec
 from tests.fixtures.models import pixels, planned, resolved
@@ -88,6 +90,50 @@ def test_a_shape_of_the_warm_up_is_replayed_and_any_other_runs_as_usual() -> Non
     with graphs.recording():  # of two objects there is no telling whether they mean the same
         assert torch.equal(module(ONES, extra=object())[0], ONES * 2)
     assert (graphs.replayed, graphs.plain, graphs.count) == (3, 4, 2)
+
+
+def test_a_number_on_the_host_is_part_of_what_was_recorded() -> None:
+    """A graph has it as an argument of its kernels, which no buffer changes."""
+    module, graphs = Double(), Graphs(Rerun())
+    graphs.install([module])
+    with graphs.recording():
+        module(ONES, times=torch.tensor(2.0))
+    graphs.start_pass()
+    assert torch.equal(module(ONES, times=torch.tensor(2.0))[0], ONES * 2)
+    assert torch.equal(module(ONES, times=torch.tensor(3.0))[0], ONES * 3)
+    assert (graphs.replayed, graphs.plain) == (1, 1)
+
+
+class Remembering(nn.Module):
+    """Keeps a table for each size in a cache of its own, from which the oldest drop out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.tables: dict[int, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        table = self.tables.setdefault(len(x), torch.arange(float(len(x)))[:, None])
+        return (x * self.weight + table[:, :1].sqrt(),)
+
+
+def test_what_a_transformer_remembers_is_kept_for_as_long_as_a_recording_reads_it() -> None:
+    module, graphs = Remembering(), Graphs(Rerun())
+    graphs.install([module])
+    with graphs.recording(), torch.inference_mode():
+        module(ONES)
+    (recorded,) = graphs._installed[module].shapes.values()
+    assert recorded is not None
+    kept = [tensor.data_ptr() for tensor in recorded.kept]
+    assert kept == [module.tables[2].data_ptr()], "and neither weights nor what it makes on its way"
+    table = weakref.ref(module.tables[2])
+    del recorded
+    module.tables.clear()
+    gc.collect()
+    assert table() is not None
+    graphs.release()
+    gc.collect()
+    assert table() is None
 
 
 def test_what_is_returned_does_not_change_with_the_next_replay() -> None:
@@ -169,23 +215,25 @@ def warm_up(acceleration: Acceleration, pipe: Any, spec: ModelSpec) -> np.ndarra
         return draw(pipe, spec)
 
 
-class Recording(Engine):
-    """An engine as `--capture` has it, with our recorder in the place of the GPU's."""
+class Recording(Loaded):
+    """A model as `--capture` has it loaded, with our recorder in the place of the GPU's."""
 
     recorder = Rerun()
 
-    def _accelerate(self, pipe: Any) -> Acceleration:
-        plan = CompilePlan(wanted=False, capture=True)
-        transformers = functools.partial(transformers_of, pipe, self.spec)
-        return Acceleration(transformers, plan, cache_wanted=False, pipeline=pipe, record=self.recorder)
+    def _accelerate(self, _: object) -> Acceleration:
+        return accelerated(self.pipe, self.spec, self.recorder)
+
+
+class RecordingEngine(Engine):
+    load_kind = Recording
 
 
 def test_an_engine_records_in_its_warm_up_and_replays_for_its_jobs(
     tiny_spec: ModelSpec, tiny_engine: Engine
 ) -> None:
-    engine = Recording(tiny_spec, resolved(tiny_spec, cache=False), device="cpu")
+    engine = RecordingEngine(tiny_spec, resolved(tiny_spec, cache=False), device="cpu")
     engine.prepare()
-    recorded = engine.recorder.recorded
+    recorded = Recording.recorder.recorded
     assert recorded == engine.effective()["graphs"] > 0
     plain = planned(tiny_spec, cache="off", num_inference_steps=6)
     for fields in ({}, {"guidance_scale": 3.0}, {"seed": 9}):
@@ -195,6 +243,6 @@ def test_an_engine_records_in_its_warm_up_and_replays_for_its_jobs(
         assert pixels(done) == pixels(tiny_engine.render(plan))
     assert engine.render(plain, safer=True).acceleration["replayed"] is False
     assert engine.render(plain).acceleration["replayed"] is True
-    assert engine.recorder.recorded == recorded
+    assert Recording.recorder.recorded == recorded
     assert tiny_engine.render(plain).acceleration["replayed"] is False
     engine.close()
