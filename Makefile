@@ -5,13 +5,13 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # PyTorch's index for another build of torch, such as the one without CUDA.
 TORCH_INDEX ?=
-# Tests run in this many processes: one more than two cores, because many tests wait for processes of theirs.
-JOBS   ?= 3
+# Tests run in this many processes: two more than two cores, because many tests wait for processes of theirs.
+JOBS   ?= 4
 # Each process that a test starts would compile all of our code again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test chaos check format openapi clean
+.PHONY: help demo up test .collected chaos check format openapi clean
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,8 +22,13 @@ demo: $(VENV)/.worker ## start everything, draw one picture, stop: make demo [PR
 up: $(VENV)/.worker ## run the whole system on this machine until Ctrl-C
 	@$(BIN)/renderq up
 
-test: check ## every check and every test
+test: $(VENV)/.dev ## every check and every test
+	@$(MAKE) --no-print-directory -j 2 check .collected
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup
+
+# Prepares all tests for import once, beside the checks, and not in each of the processes at the same time.
+.collected: $(VENV)/.dev
+	@$(BIN)/python -m pytest -q --collect-only > /dev/null || true
 
 chaos: $(VENV)/.dev ## break a running system at random, on both databases, and check that no job is lost: make chaos [ORDERS=1000] [SEED=1]
 	@$(BIN)/python -m benchmarks.chaos --jobs $(or $(ORDERS),1000) --seed $(or $(SEED),1) --database sqlite

@@ -53,12 +53,26 @@ _SHARED = {
 }
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share processes or a fixture of their module in one process of xdist."""
+# Their tests take several seconds each. xdist hands out groups first, then what is in none in this order.
+_LONG = {
+    *("test_architecture", "test_bench", "test_benchcache", "test_benchmodel", "test_consumer"),
+    *("test_control", "test_demo", "test_doctor", "test_engine", "test_hung", "test_isolation"),
+    *("test_lifecycle", "test_lifecycle_machine", "test_lora", "test_queue_overhead", "test_serve"),
+    *("test_stack", "test_stop", "test_up"),
+}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Keep the tests that share processes or a fixture of their module in one process of xdist.
+
+    Long ones come first, after all shuffling: none is alone at the end while the other processes wait for it.
+    """
     for item in items:
         if not item.get_closest_marker("xdist_group") and (group := _group_to_be(item)):
             item.add_marker(pytest.mark.xdist_group(group))
+    yield
+    items.sort(key=lambda item: item.path.stem not in _LONG)
 
 
 def _fixtures(item: pytest.Item) -> dict[str, Any]:

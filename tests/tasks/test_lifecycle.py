@@ -4,11 +4,18 @@ import os
 import signal
 from functools import partial
 
+import pytest
+
 from core.lifecycle import JobState
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import LONG, MEDIUM, Stage, WorkerProcess
 
+# Of the database these need a worker's row only, which the others write on both kinds.
+on_sqlite = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+on_postgresql = pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 
+
+@on_sqlite
 def test_a_model_that_cannot_be_loaded_ends_the_worker_with_70_and_touches_no_job(stage: Stage) -> None:
     job_id = stage.submit()
     worker = stage.start_worker(source=str(stage.folder / "no-such-model"))
@@ -25,10 +32,11 @@ def test_a_model_that_cannot_be_loaded_ends_the_worker_with_70_and_touches_no_jo
     assert stage.messages() == 1
 
 
+@on_postgresql
 def test_a_stopped_worker_hands_its_job_back_uncounted_and_the_next_one_does_it(stage: Stage) -> None:
     # Cold: the job waits in Redis, where a warm worker could take it.
     first = stage.submit(num_inference_steps=8, cache="off")
-    worker = stage.start_worker(drain_s=0.1)
+    worker = stage.start_worker(drain_s=0.3)
     worker.wait_loading()
     assert stage.messages() == 1
     worker.wait_state("ready")
@@ -44,7 +52,8 @@ def test_a_stopped_worker_hands_its_job_back_uncounted_and_the_next_one_does_it(
     job = stage.job(job_id)
     assert (job.state, job.attempt, job.counted_attempts) == (JobState.QUEUED, 1, 0)
     assert stage.outcomes(job_id) == ["handed_back"]
-    assert stage.messages() == 1
+    # Twice when the time was over between the sending and the note of it; the claim lets one through.
+    assert stage.messages() in (1, 2)
 
     second = stage.warm_worker()
     stage.wait_job(job_id)
@@ -61,6 +70,7 @@ def test_a_stopped_worker_hands_its_job_back_uncounted_and_the_next_one_does_it(
     assert stage.outcomes(last) == ["handed_back"]
 
 
+@on_sqlite
 def test_a_worker_that_is_stopped_while_it_loads_ends_at_once(stage: Stage) -> None:
     worker = stage.start_worker()
     worker.wait_state("loading")
@@ -70,6 +80,7 @@ def test_a_worker_that_is_stopped_while_it_loads_ends_at_once(stage: Stage) -> N
     assert worker.state() == "gone"
 
 
+@on_sqlite
 def test_a_worker_whose_children_die_while_they_load_gives_up(stage: Stage) -> None:
     worker = stage.start_worker()
     wait_until(stage.pings, what="Celery's loop")
