@@ -285,8 +285,9 @@ def test_flat_latents_fail_the_job() -> None:
 
 def test_two_processes_draw_the_same_bytes(tiny_engine: Engine) -> None:
     program = (
-        "import hashlib, sys\n"
-        "from pipeline.engine import Engine\n"
+        "import hashlib\n"
+        "from pipeline.importing import import_engine\n"
+        "Engine = import_engine(quantise=False).Engine\n"
         "from policy.catalogue import Catalogue\n"
         "from tests.fixtures.models import pixels, planned, resolved\n"
         "spec = Catalogue.load().get_model('tiny')\n"

@@ -21,18 +21,21 @@ def fitted(rule: str) -> tuple[int, ...]:
     return choose_mask(rule, 24, Catalogue.load()["tiny"].curve).mask
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def prepared(tiny_spec: ModelSpec, fresh_compiler: None) -> Iterator[Callable[..., Engine]]:
-    engines: list[Engine] = []
+    """Prepares an engine with these flags; the next test with the same gets the same one."""
+    engines: dict[str, Engine] = {}
 
     def prepare(**flags: object) -> Engine:
-        engine = Engine(tiny_spec, resolved(tiny_spec, **flags), device="cpu", backend=GraphCounter())
-        engine.prepare()
-        engines.append(engine)
-        return engine
+        key = str(flags)
+        if key not in engines:
+            engine = Engine(tiny_spec, resolved(tiny_spec, **flags), device="cpu", backend=GraphCounter())
+            engine.prepare()
+            engines[key] = engine
+        return engines[key]
 
     yield prepare
-    for engine in engines:
+    for engine in engines.values():
         engine.close()
 
 
@@ -160,7 +163,7 @@ def test_with_the_cache_off_nothing_is_mounted(prepared: Callable[..., Engine]) 
 
 
 def test_compiled_whole_without_a_cache_a_job_cannot_mount_one(prepared: Callable[..., Engine]) -> None:
-    engine = prepared(cache=False, compile=True, compile_scope="whole")
+    engine = prepared(compile=True, cache=False, compile_scope="whole")
     record = engine.render(planned(engine.spec, cache="fast")).acceleration
     assert record["cache"] == "off"
     assert "without a cache" in str(record["cache_reason"])

@@ -314,9 +314,10 @@ def test_a_job_survives_a_restart_of_redis_while_it_runs(shared_stage: Stage) ->
 
 def test_a_worker_killed_outright_loses_no_job(shared_stage: Stage) -> None:
     """Its child dies with it; the other worker gets the job when the lease has run out, here at once."""
-    doomed = shared_stage.warm_worker()
+    doomed = shared_stage.warm_worker(stand_in=True)
     child = doomed.child_pid()
-    jobs = [shared_stage.submit(**MEDIUM) for _ in range(2)]
+    # The other one draws what the stand-in takes for a command without end.
+    jobs = [shared_stage.submit(prompt="wait forever", **MEDIUM) for _ in range(2)]
     for job_id in jobs:
         shared_stage.wait_step(job_id)
     row = doomed.row()
