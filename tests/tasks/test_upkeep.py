@@ -235,8 +235,8 @@ def test_a_step_of_tidying_up_that_fails_keeps_no_other_from_its_turn_and_is_tri
 
 
 @pytest.fixture
-def not_upgraded(tmp_path: Path, own_database_url: str) -> Settings:
-    return Settings.for_data_dir(tmp_path, database_url=own_database_url)
+def not_upgraded(tmp_path: Path, tableless_database_url: str) -> Settings:
+    return Settings.for_data_dir(tmp_path, database_url=tableless_database_url)
 
 
 def test_upkeep_does_not_start_on_a_database_that_was_not_upgraded(not_upgraded: Settings) -> None:
