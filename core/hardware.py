@@ -33,7 +33,7 @@ class _Gpu:
 
 
 def detect(visible: str | None = None) -> Hardware:
-    """Return the first device that CUDA would show this process, else the machine's CPU.
+    """Return the first device that CUDA would show this process, and how many more, else the machine's CPU.
 
     Args:
         visible: What ``CUDA_VISIBLE_DEVICES`` says; default: the variable itself. NVML numbers devices by
@@ -52,6 +52,7 @@ def detect(visible: str | None = None) -> Hardware:
         supports_bf16=first.capability >= _BF16_SINCE,
         capability=first.capability,
         packages=installed(),
+        least_free_memory_gb=min(gpu.free for gpu in gpus) / _GB,
     )
 
 

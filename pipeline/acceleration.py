@@ -1,9 +1,10 @@
 """The one place that mounts, refreshes and unmounts Cache-DiT, compiles, and records CUDA graphs.
 
-`Acceleration.prepare_for` is the one call before every pass. Its order is fixed: the attention kernel; then
-mount, refresh or unmount; only then compile, or take over to record, what is not yet. A compile that is asked
-for while the cache is wanted and not mounted is put off until it is: compiled before the mount, a whole
-transformer compiles one graph that is never used again, and the first request pays for all of them anew.
+`Acceleration.prepare_for` is the one call before every pass. Its order is fixed: the attention kernel; what
+splits the work between ranks; then mount, refresh or unmount; only then compile, or take over to record, what
+is not yet. A compile that is asked for while the cache is wanted and not mounted is put off until it is:
+compiled before the mount, a whole transformer compiles one graph that is never used again, and the first
+request pays for all of them anew.
 
 Cache-DiT is mounted on the transformers, never on the pipeline (which would patch the pipeline's class), and
 every pass starts with a clean context: what a killed, failed or cancelled job left behind would otherwise
@@ -25,7 +26,10 @@ from pipeline.attention import attention_of, switch_attention
 from pipeline.capture import Graphs, Record
 from pipeline.compilation import CompilePlan, compiled_scope, compiles_so_far, set_limits, uncompiled
 from pipeline.errors import MountFailed, StepsMismatch, WarmupIncomplete
+from pipeline.guidance_split import Style
 from pipeline.hooks import unhooked
+from pipeline.parallel import Ranks
+from pipeline.spread import Spread
 from policy.cache import CacheConfig, CacheDecision
 from policy.kernels import kernel_for
 
@@ -62,6 +66,7 @@ class Acceleration:
         compile_before_mount: bool = False,
         attention: str = "auto",
         record: Record | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """Takes over the transformers; changes nothing yet.
 
@@ -77,6 +82,7 @@ class Acceleration:
                 that a worker runs passes it.
             attention: The worker's attention kernel.
             record: What records in the place of CUDA graphs; tests need no GPU then.
+            ranks: Those that share the work; None: this process does it alone.
         """
         _be_quiet()
         self._transformers = transformers
@@ -87,6 +93,7 @@ class Acceleration:
         self._attention = attention
         self._graphs = Graphs(record) if plan.capture else None
         self._compile_before_mount = compile_before_mount
+        self._spread = None if ranks is None else Spread(ranks)
         self._mount: _Mount | None = None
         # Held weakly: a transformer that was unloaded takes its entry along, and one that is loaded later at
         # the same address is not taken for it.
@@ -94,19 +101,25 @@ class Acceleration:
         if plan.wanted:
             set_limits()
 
-    def prepare_for(self, decision: CacheDecision, quality: str = "lossless") -> None:
+    def prepare_for(
+        self, decision: CacheDecision, quality: str = "lossless", guidance: Style | None = None
+    ) -> None:
         """Makes the transformers ready for one pass. The one call before every pass.
 
         Args:
             decision: How the pass is cached.
             quality: Which kernels the job allows.
+            guidance: How the pass asks for the predictions of guidance; None: there is one.
 
         Raises:
             MountFailed: The cache could not be mounted; nothing of it is left.
+            Unsupported: A transformer cannot be split between ranks as asked.
         """
         modules = tuple(self._transformers())
         switch_attention(modules, kernel_for(self._attention, quality))
         self.mount(decision)
+        if self._spread is not None:
+            self._spread.start_pass(modules, guidance)
         self.compile()
         if self._graphs is not None:
             self._graphs.install(modules)
@@ -119,6 +132,9 @@ class Acceleration:
             MountFailed: The cache could not be mounted; nothing of it is left.
         """
         modules = tuple(self._transformers())
+        if self._spread is not None:
+            self._spread.put_on(modules)
+            decision = self._spread.own(decision)
         wanted = decision.configs
         try:
             self._bring_to(modules, wanted)

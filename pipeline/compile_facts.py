@@ -19,6 +19,7 @@ FORMAT = 1
 _OPTIONS = (
     *("compile_scope", "compile_mode", "compile_dynamic", "dtype", "attention_backend"),
     *("quantize", "offload"),
+    *("cfg_parallel", "context_parallel", "fsdp"),
 )
 
 

@@ -26,6 +26,7 @@ from pipeline.interruption import Interruption
 from pipeline.load import Pipe
 from pipeline.loaded import Loaded
 from pipeline.memory import catching_out_of_memory, find_device, free_memory
+from pipeline.parallel import Ranks
 from pipeline.record import Record
 from pipeline.render import Pass
 from pipeline.rendering import Picture, PreparationStep, Rendering, ShapeReport, StepName
@@ -69,6 +70,7 @@ class Engine:
         device: str | None = None,
         report: Callable[[PreparationStep], None] = _ignore,
         backend: Backend | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """Remembers what to prepare; loads nothing yet.
 
@@ -79,6 +81,7 @@ class Engine:
             device: A torch device; None: the accelerator of this process, or the CPU.
             report: Told each preparation step when it starts and when it is done.
             backend: A backend of torch.compile; None: the platform's.
+            ranks: Those that share the work or the weights, this process among them; None: it is alone.
         """
         self.spec = spec
         self.policy = policy
@@ -87,6 +90,7 @@ class Engine:
         self._source = source
         self._report = report
         self._backend = backend
+        self._ranks = ranks
         self._loaded: Loaded | None = None
 
     def prepare(self) -> list[PreparationStep]:
@@ -232,7 +236,9 @@ class Engine:
     def _load(self) -> dict[str, object]:
         if self.spec.fixed_threads is not None:
             torch.set_num_threads(self.spec.fixed_threads)
-        self._loaded = self.load_kind(self.spec, self.policy, self.device, self._source, self._backend)
+        self._loaded = self.load_kind(
+            self.spec, self.policy, self.device, self._source, self._backend, self._ranks
+        )
         return self._loaded.facts()
 
     def _mount(self) -> dict[str, object]:

@@ -63,6 +63,13 @@ class WarmupIncomplete(PipelineError):
     code = "warmup_incomplete"
 
 
+class FollowerLost(PipelineError):
+    """Another rank of the worker died or failed alone; only new processes render again."""
+
+    code = "follower_lost"
+    retryable = True
+
+
 class CompilerUnsound(PipelineError):
     """The compiler did not come to rest when it was left in the middle; only a new process renders again."""
 

@@ -1,8 +1,11 @@
-"""Steps inside the hooks that bring offloaded weights to the device, and out again.
+"""Steps inside the hooks that are around a module's forward, and out again.
+
+They bring offloaded weights to the device, or split the work between ranks.
 
 Whoever replaces the forward of a module has to do so below these hooks: mounted outside of them, Cache-DiT
 calls the class's own forward, past the hook of diffusers (the weights would stay on the host), and with the
-hook of accelerate, which is renewed after every picture, the cache itself would go.
+hook of accelerate, which is renewed after every picture, the cache itself would go. A split between ranks
+would be skipped likewise, and the blocks that carry a part of it could not be recognised.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +14,12 @@ from typing import Any
 
 from torch import nn
 
+from pipeline.guidance_split import GuidanceSplit, split_of
+
 
 @contextmanager
 def unhooked(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Takes the offload hooks off the modules for a while; what is put on meanwhile ends up inside them."""
+    """Takes the hooks off the modules for a while; what is put on meanwhile ends up inside them."""
     with ExitStack() as restored:
         for module in modules:
             for put_back in _taken_off(module):
@@ -23,11 +28,27 @@ def unhooked(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def _taken_off(module: nn.Module) -> Iterator[Callable[[], None]]:
+    split = split_of(module)
+    if split is not None:
+        yield _off_split(module, split)
     if "_hf_hook" in vars(module) and hasattr(module, "_old_forward"):
         yield _off_accelerate(module)
     registry = getattr(module, "_diffusers_hook", None)
     if registry is not None and registry._fn_refs:  # noqa: SLF001 (there is no other way to the chain)
         yield _off_diffusers(module, registry._fn_refs[0])  # noqa: SLF001
+    for part in module.modules():
+        registry = getattr(part, "_cache_dit_hook", None)  # of its context parallelism, built like diffusers'
+        if registry is not None and registry._fn_refs:  # noqa: SLF001
+            yield _off_diffusers(part, registry._fn_refs[0])  # noqa: SLF001
+
+
+def _off_split(module: nn.Module, split: GuidanceSplit) -> Callable[[], None]:
+    module.forward = split.inner
+
+    def put_back() -> None:
+        split.inner, module.forward = module.forward, split
+
+    return put_back
 
 
 def _off_accelerate(module: nn.Module) -> Callable[[], None]:

@@ -4,6 +4,7 @@ Weights are read from safetensors only: a file that has to be unpickled is never
 comes with a model is run. A folder and the bundled model are never looked up on the hub.
 """
 
+import functools
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeAlias
@@ -11,6 +12,8 @@ from typing import Any, TypeAlias
 import diffusers
 import torch
 from diffusers.utils import logging as diffusers_logging
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from transformers.utils import logging as transformers_logging
 
 from pipeline.attention import switch_attention
@@ -18,7 +21,9 @@ from pipeline.errors import LoadFailed, PipelineError, Unsupported, WeightsMissi
 from pipeline.fingerprint import BUNDLED
 from pipeline.memory import catching_out_of_memory, is_out_of_memory
 from pipeline.offload import offload_components
+from pipeline.parallel import Ranks
 from pipeline.quantize import quantisation
+from pipeline.sharding import shard_modules
 from pipeline.streaming import offload_in_groups
 from policy.model_spec import ModelSpec
 from policy.resolve import Policy
@@ -43,7 +48,13 @@ _LONGEST_SAID = 300  # characters of a library's own words
 _GATED = ("gated repo", "401 client error", "403 client error", "awaiting a review")
 
 
-def load_pipeline(spec: ModelSpec, policy: Policy, device: torch.device, source: str | None = None) -> Pipe:
+def load_pipeline(
+    spec: ModelSpec,
+    policy: Policy,
+    device: torch.device,
+    source: str | None = None,
+    ranks: Ranks | None = None,
+) -> Pipe:
     """Loads the pipeline of a checkpoint and places it.
 
     Args:
@@ -52,6 +63,7 @@ def load_pipeline(spec: ModelSpec, policy: Policy, device: torch.device, source:
             ``attention_backend`` are used.
         device: Where to compute.
         source: A folder or hub id that replaces the spec's own.
+        ranks: Those that may share the weights; None: this process holds all of them.
 
     Returns:
         A pipeline of class ``spec.pipeline_class``, ready to be called.
@@ -65,7 +77,9 @@ def load_pipeline(spec: ModelSpec, policy: Policy, device: torch.device, source:
     pipe = catching_out_of_memory(lambda: _read(spec, policy, device, source), f"to load {spec.id}")
     _check_components(pipe, spec)
     _set_options(pipe, spec, policy)
-    catching_out_of_memory(lambda: _place(pipe, spec, policy, device), f"to place {spec.id} on {device}")
+    shards = None if ranks is None else ranks.shards
+    place = functools.partial(_place, pipe, spec, policy, device, shards)
+    catching_out_of_memory(place, f"to place {spec.id} on {device}")
     return pipe
 
 
@@ -174,9 +188,13 @@ def _set_options(pipe: Pipe, spec: ModelSpec, policy: Policy) -> None:
     switch_attention((getattr(pipe, name) for name in spec.transformers), policy["attention_backend"])
 
 
-def _place(pipe: Pipe, spec: ModelSpec, policy: Policy, device: torch.device) -> None:
+def _place(
+    pipe: Pipe, spec: ModelSpec, policy: Policy, device: torch.device, shards: DeviceMesh | None
+) -> None:
     offload = policy["offload"]
-    if offload in ("none", "auto"):
+    if shards is not None:
+        _share(pipe, spec, device, shards)
+    elif offload in ("none", "auto"):
         pipe.to(device)
     elif device.type == "cpu":
         raise Unsupported(f"offload {offload} needs a GPU to offload from; this worker computes on the CPU")
@@ -186,3 +204,13 @@ def _place(pipe: Pipe, spec: ModelSpec, policy: Policy, device: torch.device) ->
         offload_in_groups(pipe, spec.transformers, text_encoders(spec), policy["keep_resident"], device)
     else:
         offload_components(pipe, policy["keep_resident"], device)
+
+
+def _share(pipe: Pipe, spec: ModelSpec, device: torch.device, shards: DeviceMesh) -> None:
+    """Transformers and text encoders in parts, everything else whole on each rank."""
+    whole = {name: part for name, part in pipe.components.items() if isinstance(part, nn.Module)}
+    transformers = [whole.pop(name) for name in spec.transformers]
+    encoders = [whole.pop(name) for name in text_encoders(spec) if name in whole]
+    shard_modules(transformers, encoders, shards)
+    for module in whole.values():
+        module.to(device)

@@ -13,10 +13,12 @@ from pipeline.acceleration import Acceleration, Backend
 from pipeline.boundary import set_boundary, split_steps, transformers_of
 from pipeline.compilation import CompilePlan
 from pipeline.errors import OutOfMemory
+from pipeline.guidance_split import style_of
 from pipeline.inputs import Fitted, stand_in
 from pipeline.load import load_pipeline
 from pipeline.lora import Loras, writes_in_place
 from pipeline.memory import catching_out_of_memory, free_memory
+from pipeline.parallel import Ranks
 from pipeline.render import Pass, render_pass
 from pipeline.siblings import Siblings
 from pipeline.warmer import Warmer
@@ -56,6 +58,7 @@ class Loaded:
         device: torch.device,
         source: str | None,
         backend: Backend | None,
+        ranks: Ranks | None = None,
     ) -> None:
         """Loads the weights.
 
@@ -65,6 +68,7 @@ class Loaded:
             device: Where it computes.
             source: A folder or hub id that replaces the spec's own.
             backend: A backend of torch.compile; None: the platform's.
+            ranks: Those that share the work or the weights; None: this process is alone.
 
         Raises:
             PipelineError: They could not be loaded.
@@ -72,7 +76,8 @@ class Loaded:
         self.spec = spec
         self.policy = policy
         self.device = device
-        self.pipe = load_pipeline(spec, policy, device, source)
+        self.ranks = ranks
+        self.pipe = load_pipeline(spec, policy, device, source, ranks)
         self.reference_steps = self._steps_that_cache()
         self.acceleration = self._accelerate(backend)
         self.siblings = Siblings(self.pipe, spec)
@@ -115,7 +120,7 @@ class Loaded:
         pipe = self.siblings.of(plan)
         set_boundary(pipe, plan.boundary_ratio or self.spec.boundary_ratio)
         self.loras.switch(plan.lora)
-        self.acceleration.prepare_for(decision, plan.quality)
+        self.acceleration.prepare_for(decision, plan.quality, style_of(self.spec, plan))
         render = functools.partial(
             render_pass, pipe, self.spec, plan, seed, device=self.device, each_step=each_step, given=given
         )
@@ -167,6 +172,7 @@ class Loaded:
             pipeline=self.pipe,
             backend=backend,
             attention=self.policy["attention_backend"],
+            ranks=self.ranks,
         )
 
     def _steps_that_cache(self) -> int | None:

@@ -23,7 +23,8 @@ Pipe = Any  # a diffusers pipeline; diffusers publishes no types
 
 def writes_in_place(policy: Policy) -> bool:
     """Tells whether a worker with these options can write to its weights: plain ones that it holds itself."""
-    return policy["offload"] in ("none", "auto", "model") and policy["quantize"] == "none"
+    plain = policy["quantize"] == "none" and policy["fsdp"] == 1
+    return policy["offload"] in ("none", "auto", "model") and plain
 
 
 class Loras:
@@ -86,7 +87,7 @@ class Loras:
         if uses and not self._in_place:
             raise LoraFailed(
                 "LoRAs are added into the weights, and this worker cannot write to its own: they need "
-                "quantize none and offload none or model"
+                "quantize none, fsdp 1, and offload none or model"
             )
         for use in uses:
             spec = self._specs.get(use.name)

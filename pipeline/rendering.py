@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
-StepName = Literal["load", "mount", "compile", "warmup"]
+StepName = Literal["followers", "load", "mount", "compile", "warmup"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from policy.job_cache import too_many_blocks
 from policy.mask import FEW_STEPS, fitted_percent, unfitted
 from policy.model_spec import size_text
 from policy.options import OPTIONS, SECONDARY, SECONDARY_KNOBS, STATIC_PRESETS
+from policy.parallel_rules import parallel_rules
 from policy.platforms import CUDA_GRAPH_MODES
 from policy.setting import Conflict, Setting, conflict
 from policy.sizes import check_size, parse_size
@@ -161,4 +162,5 @@ _RULES: tuple[Callable[[Setting], Iterator[Conflict]], ...] = (
     attention_rules,
     quantize_rules,
     _cache_rules,
+    parallel_rules,
 )

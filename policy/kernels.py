@@ -23,6 +23,7 @@ class Kernel:
         package: What has to be installed.
         half: Whether it takes bfloat16 and float16 only.
         exact: Whether it computes in the number format of its inputs.
+        splits: Whether the tokens it attends to may lie on several GPUs, as Cache-DiT exchanges them.
     """
 
     platforms: tuple[str, ...] = ("cuda",)
@@ -30,6 +31,7 @@ class Kernel:
     package: str | None = None
     half: bool = True
     exact: bool = True
+    splits: bool = False
 
 
 _AMPERE, _HOPPER = (8, 0), (9, 0)
@@ -37,7 +39,7 @@ _AMPERE, _HOPPER = (8, 0), (9, 0)
 # Names, platforms and packages as diffusers 0.42 has them; capabilities as each kernel's own documentation.
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
-        PLAIN: Kernel((), half=False),
+        PLAIN: Kernel((), half=False, splits=True),
         "_native_cudnn": Kernel(),
         "_native_flash": Kernel(("cuda", "rocm")),
         "flash": Kernel(("cuda", "rocm"), package="flash_attn"),

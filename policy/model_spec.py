@@ -160,6 +160,8 @@ class Residency(_Facts):
         streamed_gb: What is on the GPU of a transformer whose blocks are fetched one by one: what lies
             outside of the blocks, and three of the largest (in use, coming, and left by a reused step).
             None: not known, and `auto` does not choose that way.
+        fsdp_min_available_gb: Free memory of each of two GPUs from which `auto` and `speed` share the weights
+            among them where one is too small; None: never by themselves.
         linear_share: Part of a transformer's weights that lies in linear layers, which alone are quantised.
     """
 
@@ -168,6 +170,7 @@ class Residency(_Facts):
     keep_resident_min_available_gb: float = Field(ge=0)
     keep_resident: tuple[str, ...] = ()
     streamed_gb: float | None = Field(default=None, gt=0)
+    fsdp_min_available_gb: float | None = Field(default=None, gt=0)
     linear_share: float = Field(default=1.0, ge=0, le=1)
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from policy.model_spec import ModelSpec, Residency
-from policy.weights import loaded, text_encoders
+from policy.weights import loaded, shared, text_encoders
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,13 @@ class Hardware:
 
     Attributes:
         device: As torch names it; an AMD GPU is "cuda" too.
-        count: Devices visible. A worker uses one, so nothing is derived from it.
+        count: Devices visible. A worker uses as many as its degrees say, the first ones.
         free_memory_gb: Free before anything is loaded.
         supports_bf16: Whether bfloat16 is computed natively.
         capability: Compute capability of an NVIDIA GPU.
         rocm: Whether "cuda" is an AMD GPU.
         packages: Which of the optional packages in `policy.packages` are installed.
+        least_free_memory_gb: Free on the fullest of the visible devices; None: the same as on the first.
     """
 
     device: Literal["cpu", "cuda", "mps", "npu"]
@@ -38,6 +39,13 @@ class Hardware:
     capability: tuple[int, int] | None = None
     rocm: bool = False
     packages: tuple[str, ...] = ()
+    least_free_memory_gb: float | None = None
+
+    @property
+    def least_free_gb(self) -> float:
+        """Free memory that every visible device has."""
+        least = self.least_free_memory_gb
+        return self.free_memory_gb if least is None else least
 
     @property
     def platform(self) -> str:
@@ -78,6 +86,7 @@ def choose_placement(
     *,
     quantize: str = "none",
     quantize_text: bool = False,
+    fsdp: int = 1,
 ) -> Placement:
     """Derives the placement of the weights.
 
@@ -89,6 +98,7 @@ def choose_placement(
         offload: An explicit choice, which the rest is derived around; None: derive it too.
         quantize: Quantisation in effect. It is never derived: it changes the picture.
         quantize_text: Whether it reaches the text encoders.
+        fsdp: GPUs that share the weights.
     """
     if hardware.device == "cpu":
         return Placement("none", (), False, "a CPU has no second memory to offload to", derived=False)
@@ -97,6 +107,8 @@ def choose_placement(
     if hardware.device == "mps":
         return Placement("none", (), mode == "memory", "the device shares the host's memory")
     sizes = loaded(spec, dtype, quantize, text=quantize_text)
+    if fsdp > 1 and offload is None:
+        return _shared(shared(spec, sizes, fsdp), hardware, fsdp)
     need = _Need(
         sizes,
         (*spec.transformers, *text_encoders(spec)),
@@ -105,6 +117,16 @@ def choose_placement(
     )
     rules = {"auto": _auto, "speed": _speed, "memory": _memory}
     return _around(offload, need) if offload else rules[mode](need)
+
+
+def _shared(sizes: Residency, hardware: Hardware, count: int) -> Placement:
+    need = sizes.weights_gb + sizes.working_gb
+    warning = "" if need <= hardware.least_free_gb else "; expect to run out of memory"
+    reason = (
+        f"{count} GPUs share the weights: {need:.1f} GB on each with working room, and "
+        f"{hardware.least_free_gb:.1f} GB are free on the fullest{warning}"
+    )
+    return Placement("none", (), False, reason)
 
 
 def _smaller(spec: ModelSpec, dtype: str, quantize: str) -> str:

@@ -245,15 +245,30 @@ def _warmup_options() -> Iterator[Option]:
 def _scale_options() -> Iterator[Option]:
     yield Option("microbatch", int, 1, "Most jobs per pass; only 1 in this version.", minimum=1, maximum=1)
     yield Option(
-        "cfg_parallel", int, 1, "GPUs that share guidance; only 1 in this version.", minimum=1, maximum=1
+        "cfg_parallel",
+        int,
+        1,
+        "GPUs, or groups of them, that share the two predictions of guidance. They multiply with "
+        "`context_parallel`.",
+        minimum=1,
+        maximum=2,
     )
     yield Option(
         "context_parallel",
         int,
         1,
-        "GPUs that share one picture; only 1 in this version.",
+        "GPUs that share the tokens of one picture or video.",
         minimum=1,
-        maximum=1,
+        maximum=8,
+    )
+    yield Option(
+        "fsdp",
+        int,
+        1,
+        "GPUs that share the weights, for a model too large for one: 1, or all that the worker has. By "
+        "performance mode and free memory where nothing is set.",
+        minimum=1,
+        maximum=8,
     )
 
 

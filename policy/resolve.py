@@ -13,8 +13,11 @@ from policy.knobs import fill_knobs
 from policy.model_spec import ModelSpec, size_text
 from policy.modes import Hardware, choose_dtype, choose_placement
 from policy.options import OPTIONS, Option
+from policy.parallel import NAMES
 from policy.platforms import PLATFORMS
 from policy.resolved import Policy, Resolved, Source
+from policy.sharing import choose_sharing
+from policy.weights import loaded
 
 __all__ = ["Policy", "Resolved", "Source", "resolve"]
 
@@ -78,8 +81,9 @@ def _fill(given: Mapping[str, Resolved], spec: ModelSpec, hardware: Hardware) ->
     options["capture"] = _opt_in("capture", given, hardware, mode)
     options |= dict(_of_platform(given, hardware))
     options["dtype"] = _dtype(options["dtype"], spec, hardware)
-    options |= _place(options, given, spec, hardware)
     options |= fill_knobs(given, len(spec.transformers), fitted=spec.curve is not None)
+    options |= _share(options, given, spec, hardware)
+    options |= _place(options, given, spec, hardware)
     if "warmup_sizes" not in given:
         size = (size_text(spec.size.default),)
         options["warmup_sizes"] = Resolved(size, "default", "the model's default size")
@@ -140,6 +144,31 @@ def _dtype(dtype: Resolved, spec: ModelSpec, hardware: Hardware) -> Resolved:
     return Resolved(value, dtype.source, reason)
 
 
+def _share(
+    options: Mapping[str, Resolved], given: Mapping[str, Resolved], spec: ModelSpec, hardware: Hardware
+) -> dict[str, Resolved]:
+    """Over how many GPUs the weights are shared where one is too small; an explicit offload keeps to one."""
+    quantised = options["quantize"].value != "none"
+    if quantised or options["compile"].value or options["offload"].value not in ("auto", "none"):
+        return {}
+    if "offload" in given and options["offload"].value == "none":
+        return {}
+    presets = (options["cache_preset"].value, options["secondary_cache_preset"].value)
+    set_degrees = {name: given[name].value for name in NAMES if name in given}
+    sharing = choose_sharing(
+        str(options["performance_mode"].value),
+        spec,
+        hardware,
+        loaded(spec, str(options["dtype"].value)),
+        {name: value for name, value in set_degrees.items() if isinstance(value, int)},
+        adaptive=bool(options["cache"].value) and "adaptive" in presets,
+    )
+    if sharing is None:
+        return {}
+    derived = sharing.degrees.as_json().items()
+    return {name: Resolved(value, "mode", sharing.reason) for name, value in derived if name not in given}
+
+
 def _place(
     options: Mapping[str, Resolved], given: Mapping[str, Resolved], spec: ModelSpec, hardware: Hardware
 ) -> dict[str, Resolved]:
@@ -153,6 +182,7 @@ def _place(
         None if offload == "auto" else str(offload),
         quantize=str(options["quantize"].value),
         quantize_text=bool(options["quantize_text"].value),
+        fsdp=value if isinstance(value := options["fsdp"].value, int) else 1,
     )
     source: Source = "mode" if placement.derived else "default"
     settled = {name for name in _PLACEMENT if name in given and given[name].value != "auto"}

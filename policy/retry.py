@@ -4,7 +4,7 @@
     out_of_memory, output_not_finite,           once more, safer; then fail
     steps_mismatch
     storage_unavailable, *_unavailable          again after a pause that doubles, up to max_attempts
-    device_lost                                 again at once, up to max_attempts; the worker that met it is
+    device_lost, follower_lost                  again at once, up to max_attempts; the worker that met it is
                                                 restarted first
     internal_error                              once more after a pause; then fail
     anything else                               fail at once: the same work would fail the same way
@@ -18,6 +18,7 @@ from typing import Literal
 
 SAFER_ONCE = frozenset({"out_of_memory", "output_not_finite", "steps_mismatch"})
 DEVICE_LOST = "device_lost"
+RESTARTED = frozenset({DEVICE_LOST, "follower_lost"})
 PASSING = "unavailable"  # the last word of the codes of what comes back by itself
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 300.0
@@ -50,8 +51,10 @@ def classify(code: str, attempt: int, max_attempts: int, attempts_with_code: int
     """
     if attempt >= max_attempts:
         return Verdict("fail")
-    if code == DEVICE_LOST or code.endswith(PASSING):
-        return Verdict("retry", 0.0 if code == DEVICE_LOST else _pause_s(attempts_with_code))
+    if code in RESTARTED:
+        return Verdict("retry")
+    if code.endswith(PASSING):
+        return Verdict("retry", _pause_s(attempts_with_code))
     if code in SAFER_ONCE and attempts_with_code == 0:
         return Verdict("retry", safer=True)
     if code == "internal_error" and attempts_with_code == 0:

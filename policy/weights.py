@@ -36,15 +36,29 @@ def loaded(spec: ModelSpec, dtype: str, quantize: str = "none", *, text: bool = 
         for name, size in own.component_gb.items()
     }
     saved = own.largest_gb * widened - max(sizes.values(), default=0.0)
+    together = own.fsdp_min_available_gb
     streamed = own.streamed_gb
     if streamed is not None:
         streamed *= widened * _shrunk(spec, spec.transformers[0], dtype, quantize, text=text)
     changes = {
         "component_gb": sizes,
         "streamed_gb": streamed,
+        "fsdp_min_available_gb": None if together is None else together * widened,
         "keep_resident_min_available_gb": own.keep_resident_min_available_gb * widened - saved,
     }
     return own.model_copy(update=changes)
+
+
+def shared(spec: ModelSpec, sizes: Residency, count: int) -> Residency:
+    """Returns what each of `count` GPUs holds of weights that they share (FSDP2).
+
+    Transformers and text encoders are in equal parts; of the one that computes, the blocks in use are
+    gathered on each GPU, which takes what `streamed_gb` says of the transformer.
+    """
+    parts = {*spec.transformers, *text_encoders(spec)}
+    held = {name: size / count if name in parts else size for name, size in sizes.component_gb.items()}
+    room = sizes.working_gb + (sizes.streamed_gb or sizes.largest_gb)
+    return sizes.model_copy(update={"component_gb": held, "working_gb": room})
 
 
 def _shrunk(spec: ModelSpec, name: str, dtype: str, quantize: str, *, text: bool) -> float:

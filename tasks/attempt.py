@@ -23,6 +23,7 @@ from policy.plan import RenderPlan
 from policy.retry import DEVICE_LOST, classify
 from tasks import inputs, provenance
 from tasks.child import local_source
+from tasks.engine import DEVICE_LOST_EXIT, Leads
 from tasks.feeder import feed_batch
 from tasks.outbox import send
 from tasks.patience import DATABASE_ERRORS, patiently
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 INTERNAL = "internal_error"
 #: What is told of an attempt whose end could not be written, or was written before.
 UNKNOWN = "unknown"
-#: Exit code of a child whose device stopped working; its parent forks another.
-DEVICE_LOST_EXIT = 71
 
 _log = get_logger()
 
@@ -69,7 +68,7 @@ def run(me: Child, job: Job) -> str:
         raise
     finally:
         _count(me)
-    if not me.sound:
+    if not me.sound or _is_left_alone(me):
         raise SystemExit(DEVICE_LOST_EXIT)
     if job.batch_id is not None:
         _feed(me, job.batch_id)
@@ -261,6 +260,8 @@ def _fail(me: Child, job: Job, code: str, message: str, error: Exception, *, ret
     if not _device_is_sound(me):
         code, retryable = DEVICE_LOST, True
         message = "The worker's GPU stopped working in the middle of the job; its log tells more."
+    elif _is_left_alone(me):
+        me.setup.board.close()  # before the job is queued again: it is for another child
     same = _earlier(me, job, code)
     verdict = classify(code, job.counted_attempts, job.max_attempts, same)
     _log.error("job.attempt_failed", code=code, verdict=verdict.kind, exc_info=error)
@@ -280,6 +281,11 @@ def _device_is_sound(me: Child) -> bool:
         me.sound = False
         me.setup.board.close()
     return me.sound
+
+
+def _is_left_alone(me: Child) -> bool:
+    """Whether a process that renders together with this one is gone."""
+    return isinstance(me.engine, Leads) and not me.engine.sound
 
 
 @patiently

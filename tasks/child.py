@@ -54,6 +54,7 @@ COMPILE_CACHE = "compile cache"
 _STATES = {
     "import": WorkerState.LOADING,
     "compile cache": WorkerState.LOADING,
+    "followers": WorkerState.LOADING,
     "load": WorkerState.LOADING,
     "mount": WorkerState.MOUNTING,
     "compile": WorkerState.COMPILING,

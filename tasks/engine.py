@@ -6,7 +6,11 @@ else.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from core.log import get_logger
+from policy.parallel import Degrees
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,6 +21,12 @@ if TYPE_CHECKING:
     from policy.model_spec import ModelSpec
     from policy.plan import RenderPlan
     from policy.resolve import Policy
+
+
+#: Exit code of a child whose device or follower stopped working; its parent forks another.
+DEVICE_LOST_EXIT = 71
+
+_log = get_logger()
 
 
 class Device(Protocol):
@@ -65,6 +75,15 @@ class Compiles(Protocol):
         """What decides whether it can use what another one's compiler made; None: it compiles nothing."""
 
 
+@runtime_checkable
+class Leads(Protocol):
+    """An engine that renders together with other processes."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether all of them are there; if not, the child can render no more."""
+
+
 class EngineFactory(Protocol):
     """Makes an engine that holds nothing yet; called once in each new child."""
 
@@ -84,6 +103,17 @@ def load_pipeline_engine(
     """Import the GPU stack, which takes as long as a small model's load, and make the product's engine."""
     from pipeline.importing import import_engine
 
+    made: Engine
     engine = import_engine(quantise=policy["quantize"] != "none").Engine
-    made: Engine = engine(spec, policy, source=source, report=report)
-    return made
+    if Degrees.from_policy(policy).world == 1:
+        made = engine(spec, policy, source=source, report=report)
+        return made
+    from pipeline import leader
+
+    return leader.LeadingEngine(spec, policy, source=source, report=report, abandon=_end)
+
+
+def _end(reason: str) -> None:
+    """End a child that waits for a follower that is gone; its parent forks another, which settles its job."""
+    _log.error("worker.follower_lost", reason=reason)
+    os._exit(DEVICE_LOST_EXIT)

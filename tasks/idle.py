@@ -17,9 +17,8 @@ from core.log import get_logger
 from pipeline.errors import CompilerUnsound
 from pipeline.interruption import Interrupted, Interruption
 from tasks import child
-from tasks.attempt import DEVICE_LOST_EXIT
 from tasks.board import tell
-from tasks.engine import LearnsShapes
+from tasks.engine import DEVICE_LOST_EXIT, LearnsShapes
 from tasks.shapes import tell_shapes
 
 if TYPE_CHECKING:

@@ -104,7 +104,7 @@ def z_image(_: ModelSpec) -> Components:
             in_channels=LATENTS,
             dim=WIDTH,
             n_layers=BLOCKS,
-            n_refiner_layers=1,
+            n_refiner_layers=2,
             n_heads=HEADS,
             n_kv_heads=HEADS,
             cap_feat_dim=WIDTH,

@@ -30,6 +30,7 @@ def gpu(
     bf16: bool = True,
     capability: tuple[int, int] = (9, 0),
     packages: Collection[str] = OPTIONAL,
+    least_gb: float | None = None,
 ) -> Hardware:
     """A GPU on a machine that has every optional package."""
     return Hardware(
@@ -41,6 +42,7 @@ def gpu(
         supports_bf16=bf16,
         capability=capability,
         packages=tuple(packages),
+        least_free_memory_gb=least_gb,
     )
 
 

@@ -20,6 +20,7 @@ from policy.resolve import resolve
 from tasks import attempt
 from tasks.board import Board
 from tasks.child import Child, Setup
+from tasks.engine import DEVICE_LOST_EXIT
 from tests.fixtures.workers import Stage
 
 
@@ -147,7 +148,7 @@ def test_a_worker_whose_device_is_lost_takes_no_further_job(
     job_id = stage.submit(send=False)
     with pytest.raises(SystemExit) as stop:
         run(stage, me, job_id, error)
-    assert stop.value.code == attempt.DEVICE_LOST_EXIT
+    assert stop.value.code == DEVICE_LOST_EXIT
     assert board.cells.warm_pid == 0, "the gate is closed"
     job = stage.job(job_id)
     assert (job.state, job.run_after, job.error_code) == (JobState.QUEUED, None, None)
