@@ -3,6 +3,7 @@
 Nothing heavy is imported before a subcommand needs it, so that ``renderq --help`` answers at once.
 """
 
+import gc
 import os
 import sys
 from typing import Annotated, Any
@@ -123,6 +124,8 @@ app.command("inspect", rich_help_panel=TOOLS)(provenance.inspect)
 
 def main() -> None:
     """Entry point of the ``renderq`` script."""
+    # A start makes objects that stay; looking for garbage after each 700 of them took a seventh of its time.
+    gc.set_threshold(10_000)
     prepare_streams()
     sys.exit(close_output(_run()))
 
