@@ -67,6 +67,12 @@ def _warmup_rules(setting: Setting) -> Iterator[Conflict]:
             "requests wait with --new-shape compile"
         )
         yield conflict(setting, message, "warmup", "compile", "new_shape")
+    if not values["warmup"] and values["microbatch"] != 1:
+        message = (
+            "with warmup off nothing would ever share a pass, because the warm-up finds out which pictures "
+            "may: leave warmup on, or use microbatch 1"
+        )
+        yield conflict(setting, message, "warmup", "microbatch")
     yield from _warmup_size_rules(setting)
 
 

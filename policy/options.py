@@ -243,7 +243,15 @@ def _warmup_options() -> Iterator[Option]:
 
 
 def _scale_options() -> Iterator[Option]:
-    yield Option("microbatch", int, 1, "Most jobs per pass; only 1 in this version.", minimum=1, maximum=1)
+    yield Option(
+        "microbatch",
+        int,
+        1,
+        "Most pictures that are drawn in one pass: of one job, or of jobs alike that wait. Jobs whose "
+        "`quality` is lossless share one only where the warm-up found no bit changed by that.",
+        minimum=1,
+        maximum=16,
+    )
     yield Option(
         "cfg_parallel",
         int,

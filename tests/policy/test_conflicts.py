@@ -1,10 +1,7 @@
 """Combinations that are refused before anything is loaded."""
 
-from dataclasses import replace
-
 import pytest
 
-from policy.conflicts import Setting, find_conflicts
 from policy.errors import FieldError
 from tests.policy.parts import CPU, FLUX, SCHNELL, TINY, WAN2, gpu, problems, resolved, with_policy
 
@@ -16,11 +13,13 @@ def one(field: str, **flags: object) -> FieldError:
 
 
 def test_the_adaptive_preset_refuses_company_in_a_pass() -> None:
-    # `microbatch` admits only 1 until batching is built, so the rule is asked directly.
-    values = {name: item.value for name, item in resolved(flags={"cache_preset": "adaptive"}).options.items()}
-    setting = Setting(FLUX, gpu(), {**values, "microbatch": 4}, {"cache_preset"})
-    assert [conflict.error.field for conflict in find_conflicts(setting)] == ["cache_preset"]
-    assert find_conflicts(replace(setting, values=values)) == []
+    assert "depend on its mates" in one("cache_preset", cache_preset="adaptive", microbatch=4).message
+    assert not problems(FLUX, {"cache_preset": "adaptive"})
+    assert not problems(FLUX, {"cache_preset": "balanced", "microbatch": 4})
+
+
+def test_passes_are_not_shared_unseen() -> None:
+    assert "the warm-up finds out" in one("warmup", warmup=False, microbatch=2).message
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])

@@ -134,13 +134,13 @@ def test_everything_wrong_is_reported_together() -> None:
         "warmup_sizes": "64x64,96x64",
         "dtype": "int8",
     }
-    env = {"RENDERQ_MICROBATCH": "2", "RENDERQ_COMPILE_SCPE": "whole", "RENDERQ_DATABASE_URL": "x"}
+    env = {"RENDERQ_MICROBATCH": "17", "RENDERQ_COMPILE_SCPE": "whole", "RENDERQ_DATABASE_URL": "x"}
     errors = problems(TINY, flags, env, CPU)
     assert set(errors) == {*flags, "microbatch", "RENDERQ_COMPILE_SCPE"}
     assert errors["compille"].message == "--compille is not an option; did you mean --compile?"
     assert errors["compille"].nearest == "compile"
     assert errors["cache_fn"].message == '--cache-fn must be at least 1, not "-1"; nearest: 1'
-    assert errors["microbatch"].message == 'RENDERQ_MICROBATCH must be at most 1, not "2"; nearest: 1'
+    assert errors["microbatch"].message == 'RENDERQ_MICROBATCH must be at most 16, not "17"; nearest: 16'
     assert errors["RENDERQ_COMPILE_SCPE"].nearest == "RENDERQ_COMPILE_SCOPE"
     assert errors["warmup_sizes"].nearest == "64x64"
     with pytest.raises(InvalidOptions, match=r"--compille.*--cache-fn"):

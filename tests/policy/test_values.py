@@ -107,15 +107,6 @@ def test_names_of_flags_and_variables_follow_from_the_options_name() -> None:
     assert OPTIONS["compile"].negative_flag == "--no-compile"
 
 
-@pytest.mark.parametrize("name", ["microbatch"])
-def test_what_is_not_built_admits_only_what_works_and_says_so(name: str) -> None:
-    option = OPTIONS[name]
-    assert "only" in option.help
-    assert "in this version" in option.help
-    with pytest.raises(BadValueError):
-        read_value(option, "2")
-
-
 def test_every_option_says_what_it_does() -> None:
     assert all(option.help.endswith(".") for option in OPTIONS.values())
     assert set(CUDA_GRAPH_MODES) <= set(OPTIONS["compile_mode"].allowed or ())
