@@ -8,29 +8,25 @@
 One engine runs one job at a time: Cache-DiT has one current context per transformer.
 """
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from textwrap import shorten
 from typing import ClassVar
 
 import torch
-from PIL import Image
 
 from pipeline.acceleration import Acceleration, Backend
-from pipeline.compilation import new_shape
 from pipeline.compile_facts import compile_facts
-from pipeline.errors import LoadFailed, MountFailed, PipelineError, Stopped, WarmupIncomplete
+from pipeline.errors import LoadFailed, MountFailed, NotFinite, PipelineError, WarmupIncomplete
 from pipeline.inputs import Inputs, fit
 from pipeline.interruption import Interruption
 from pipeline.load import Pipe
 from pipeline.loaded import Loaded
 from pipeline.memory import catching_out_of_memory, find_device, free_memory
 from pipeline.parallel import Ranks
-from pipeline.record import Record
-from pipeline.render import Pass
 from pipeline.rendering import Picture, PreparationStep, Rendering, ShapeReport, StepName
 from policy.cache import CacheDecision
+from policy.microbatch import Sizes
 from policy.model_spec import ModelSpec
 from policy.plan import RenderPlan
 from policy.resolve import Policy
@@ -125,7 +121,7 @@ class Engine:
         safer: bool = False,
         inputs: Inputs | None = None,
     ) -> Rendering:
-        """Renders every picture of a plan, one after the other.
+        """Renders every picture of a plan, in passes of as many as `shared_sizes` allows.
 
         Args:
             plan: What to render.
@@ -145,22 +141,32 @@ class Engine:
         """
         given = fit(inputs, plan)
         decision = _SAFER if safer else self.decide(plan)
-        record = Record(plan, decision)
+        return self._ready().passes.draw(plan, decision, given, on_step, safer=safer)
+
+    def shared_sizes(self, plan: RenderPlan) -> Sizes:
+        """Returns how many pictures of this plan, or of it and plans alike, one pass may hold."""
         loaded = self._ready()
-        acceleration = loaded.acceleration
-        stance = acceleration.plain() if safer else new_shape(self.policy["new_shape"])
-        with loaded.tidy_after_failure(), stance as fallbacks:
-            for index, seed in enumerate(plan.seeds):
-                each_step = _stopping(on_step, index * plan.executed_steps, record.total_steps)
-                done = catching_out_of_memory(
-                    functools.partial(loaded.run, plan, decision, seed, each_step, given),
-                    f"at {plan.width}x{plan.height}",
-                )
-                record.add(_picture(plan, index, seed, done), done, acceleration.cached_steps())
-        facts = loaded.warmer.note(plan, decision, fallbacks)
-        effective = acceleration.effective()
-        facts |= {name: effective[name] for name in ("compile_scope", "attention")}
-        return record.rendering(facts | {"replayed": acceleration.is_replayed})
+        return loaded.warmer.sizes(plan, loaded.decide(plan))
+
+    def render_together(
+        self, plans: Sequence[RenderPlan], on_step: Callable[[int, int], bool] = _go_on
+    ) -> list[Rendering | NotFinite]:
+        """Renders one picture of each of several plans in one pass.
+
+        Args:
+            plans: As many as `shared_sizes` allows, and such as `policy.microbatch.one_pass` allows together.
+            on_step: Told the steps done and the steps of the pass after each; returning False stops all.
+
+        Returns:
+            For each plan what came of it; one that gave no picture does not keep the others from theirs.
+
+        Raises:
+            Stopped: ``on_step`` said so.
+            OutOfMemory: Memory ran out, and is free again; a pass of this size is not allowed any more.
+            MountFailed: The cache could not be mounted.
+            StepsMismatch: Another number of steps was run than planned.
+        """
+        return self._ready().passes.draw_together(plans, self.decide(plans[0]), on_step)
 
     def compile_facts(self) -> dict[str, object] | None:
         """What decides whether it can use what another one's compiler made; None: nothing is compiled."""
@@ -269,17 +275,3 @@ class Engine:
             self._mount()
             free_memory()  # what compiling left behind is collected now and not in the first request
         return detail
-
-
-def _stopping(on_step: Callable[[int, int], bool], before: int, total: int) -> Callable[[int], None]:
-    def each_step(done: int) -> None:
-        if not on_step(before + done, total):
-            raise Stopped(before + done)
-
-    return each_step
-
-
-def _picture(plan: RenderPlan, index: int, seed: int, done: Pass) -> Picture:
-    if plan.kind == "video":
-        return Picture(index, seed, image=None, frames=done.pixels)
-    return Picture(index, seed, image=Image.fromarray(done.pixels), frames=None)

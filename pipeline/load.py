@@ -185,6 +185,9 @@ def _set_options(pipe: Pipe, spec: ModelSpec, policy: Policy) -> None:
         pipe.register_to_config(boundary_ratio=spec.boundary_ratio)
     if policy["vae_tiling"] is True:
         pipe.vae.enable_tiling()
+    if policy["microbatch"] > 1 and hasattr(pipe.vae, "enable_slicing"):
+        # The pictures of a shared pass are decoded one by one, as they are when alone.
+        pipe.vae.enable_slicing()
     switch_attention((getattr(pipe, name) for name in spec.transformers), policy["attention_backend"])
 
 

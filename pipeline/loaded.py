@@ -19,6 +19,7 @@ from pipeline.load import load_pipeline
 from pipeline.lora import Loras, writes_in_place
 from pipeline.memory import catching_out_of_memory, free_memory
 from pipeline.parallel import Ranks
+from pipeline.passes import Passes
 from pipeline.render import Pass, render_pass
 from pipeline.siblings import Siblings
 from pipeline.warmer import Warmer
@@ -48,6 +49,7 @@ class Loaded:
         acceleration: The cache and compile state of the transformers.
         loras: Those that the worker offers.
         warmer: What warms them, and knows which shapes are warm.
+        passes: What draws jobs with them.
         reference_steps: A step count at which this worker's requests are cached; None: they are not.
     """
 
@@ -83,6 +85,7 @@ class Loaded:
         self.siblings = Siblings(self.pipe, spec)
         self.loras = Loras(self.pipe, spec, in_place=writes_in_place(policy))
         self.warmer = self._make_warmer()
+        self.passes = Passes(policy, self.acceleration, self.warmer, self.run, self.tidy_after_failure)
 
     def facts(self) -> dict[str, object]:
         """Returns what is worth telling of the loaded weights."""
@@ -109,20 +112,22 @@ class Loaded:
 
     def run(
         self,
-        plan: RenderPlan,
+        plans: Sequence[RenderPlan],
         decision: CacheDecision,
-        seed: int,
+        *,
+        seeds: Sequence[int],
         each_step: Callable[[int], None],
         given: Fitted | None,
         around: Callable[[Callable[[], Pass]], Pass] = _call,
     ) -> Pass:
-        """Runs one pass: one picture of the plan."""
+        """Runs one pass: one picture of each plan, which may share one (`policy.microbatch`)."""
+        plan = plans[0]
         pipe = self.siblings.of(plan)
         set_boundary(pipe, plan.boundary_ratio or self.spec.boundary_ratio)
         self.loras.switch(plan.lora)
         self.acceleration.prepare_for(decision, plan.quality, style_of(self.spec, plan))
         render = functools.partial(
-            render_pass, pipe, self.spec, plan, seed, device=self.device, each_step=each_step, given=given
+            render_pass, pipe, self.spec, plans, seeds, device=self.device, each_step=each_step, given=given
         )
         done = around(render)
         self.acceleration.check_executed()
@@ -143,15 +148,18 @@ class Loaded:
 
     def _run_warming(
         self,
-        plan: RenderPlan,
+        plans: Sequence[RenderPlan],
         decision: CacheDecision,
         *,
         each_step: Callable[[int], None] = _each_step,
         around: Callable[[Callable[[], Pass]], Pass] = _call,
-    ) -> None:
-        run = functools.partial(self.run, plan, decision, plan.seed, each_step, stand_in(plan), around)
+    ) -> Pass:
+        seeds, given = [plan.seed for plan in plans], stand_in(plans[0])
+        run = functools.partial(
+            self.run, plans, decision, seeds=seeds, each_step=each_step, given=given, around=around
+        )
         with self.tidy_after_failure():
-            catching_out_of_memory(run, f"to warm {plan.width}x{plan.height}")
+            return catching_out_of_memory(run, f"to warm {plans[0].width}x{plans[0].height}")
 
     def _make_warmer(self) -> Warmer:
         return Warmer(

@@ -20,18 +20,23 @@ class Record:
         self._timings_ms: dict[str, float] = {}
         self._cached_steps = 0
 
-    def add(self, picture: Picture, done: Pass, cached_steps: Sequence[int]) -> None:
+    @property
+    def pictures(self) -> int:
+        """How many there are so far."""
+        return len(self._pictures)
+
+    def add(self, pictures: Sequence[Picture], done: Pass, cached_steps: Sequence[int]) -> None:
         """Adds one pass.
 
         Args:
-            picture: What it gave.
+            pictures: What it gave this job.
             done: Its times.
-            cached_steps: Steps reused on each transformer.
+            cached_steps: Steps reused on each transformer, for each picture.
         """
-        self._pictures.append(picture)
+        self._pictures.extend(pictures)
         for name, value in done.timings_ms.items():
             self._timings_ms[name] = self._timings_ms.get(name, 0.0) + value
-        self._cached_steps += sum(cached_steps)
+        self._cached_steps += sum(cached_steps) * len(pictures)
 
     def rendering(self, compile_facts: Mapping[str, object]) -> Rendering:
         """Closes the account."""

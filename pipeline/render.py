@@ -1,4 +1,4 @@
-"""One denoising pass: a plan and a seed in, one finished picture or video out.
+"""One denoising pass: plans and their seeds in, one finished picture or video out for each.
 
 How the time is split: *encode* ends when the pipeline asks its sampler for the timesteps, which the
 pipelines do after encoding the prompt and before the first step; *denoise* ends with the last step; *decode*
@@ -9,7 +9,7 @@ hooked: a hook inside a compiled module is one more thing to compile.
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,15 +28,41 @@ _CALLBACK = "callback_on_step_end"
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """One picture of a pass.
+
+    Attributes:
+        result: uint8, shape (H, W, 3) for an image and (F, H, W, 3) for a video; or why it is no picture.
+        values: What it was rounded from, 0 to 1.
+        latents: What they were decoded from, where the pipeline shows them.
+    """
+
+    result: "np.ndarray | NotFinite"
+    values: np.ndarray
+    latents: torch.Tensor | None
+
+    @property
+    def pixels(self) -> np.ndarray:
+        """The result.
+
+        Raises:
+            NotFinite: It is not a picture.
+        """
+        if isinstance(self.result, NotFinite):
+            raise self.result
+        return self.result
+
+
+@dataclass(frozen=True, slots=True)
 class Pass:
     """What one pass gave.
 
     Attributes:
-        pixels: uint8, shape (H, W, 3) for an image and (F, H, W, 3) for a video.
+        drawn: One picture for each plan.
         timings_ms: ``encode``, ``denoise``, ``decode``, ``total``.
     """
 
-    pixels: np.ndarray
+    drawn: tuple[Drawn, ...]
     timings_ms: Mapping[str, float]
 
 
@@ -85,41 +111,66 @@ class _Watch:
 def render_pass(
     pipe: Pipe,
     spec: ModelSpec,
-    plan: RenderPlan,
-    seed: int,
+    plans: Sequence[RenderPlan],
+    seeds: Sequence[int],
     *,
     device: torch.device,
     each_step: Callable[[int], None],
     given: Fitted | None = None,
 ) -> Pass:
-    """Renders one picture of the plan.
+    """Renders one picture of each plan, all in one call of the pipeline.
 
     Args:
-        pipe: The pipeline of this plan; its transformers are ready for this pass.
+        pipe: The pipeline of these plans; its transformers are ready for this pass.
         spec: The model.
-        plan: What to render.
-        seed: Of this picture alone; its noise is drawn on the CPU, so that it is the same on every device.
+        plans: What to render; all that is one value for the call is the same in each.
+        seeds: Of each picture; its noise is drawn on the CPU, so that it is the same on every device.
         device: Where the pipeline computes.
         each_step: Told the steps done after each; what it raises leaves the pass at once.
-        given: The pictures that the plan draws from.
+        given: The pictures that a single plan draws from.
 
     Raises:
-        NotFinite: The result is not a picture.
         StepsMismatch: Another number of steps was run than planned.
-        Unsupported: The pipeline does not take what the plan or the spec sets.
+        Unsupported: The pipeline does not take what the plan or the spec sets, or not for so many pictures.
     """
+    plan, count = plans[0], len(plans)
     watch = _Watch(device, plan.executed_steps, each_step)
-    arguments = call_arguments(pipe, spec, plan, seed, given)
+    arguments = call_arguments(pipe, spec, plan, seeds[0], given)
+    if count > 1:
+        arguments |= _for_each(plans, seeds)
     with torch.no_grad(), _watched(pipe, watch, arguments):
         output = pipe(**arguments)
-    values = np.asarray((output.frames if spec.kind == "video" else output.images)[0])
+    values = np.asarray(output.frames if spec.kind == "video" else output.images)
     timings = watch.timings_ms()
     if watch.steps != plan.executed_steps:
         raise StepsMismatch(f"{watch.steps} steps were run, planned were {plan.executed_steps}")
-    _check_latents(watch.latents)
-    _check_values(values)
+    latents = watch.latents
+    if len(values) != count or (latents is not None and count > 1 and len(latents) != count):
+        # A pipeline that takes a list and draws something else of it.
+        raise Unsupported(f"{type(pipe).__name__} gave {len(values)} pictures, asked for were {count}")
+    each = [latents] * count if latents is None or count == 1 else list(latents)
+    return Pass(tuple(map(functools.partial(_drawn, given), each, values)), timings)
+
+
+def _for_each(plans: Sequence[RenderPlan], seeds: Sequence[int]) -> dict[str, Any]:
+    """The arguments that have a value for each picture."""
+    arguments: dict[str, Any] = {
+        "prompt": [plan.prompt for plan in plans],
+        "generator": [torch.Generator("cpu").manual_seed(seed) for seed in seeds],
+    }
+    if plans[0].negative_prompt is not None:
+        arguments["negative_prompt"] = [plan.negative_prompt for plan in plans]
+    return arguments
+
+
+def _drawn(given: Fitted | None, latents: torch.Tensor | None, values: np.ndarray) -> Drawn:
+    try:
+        _check_latents(latents)
+        _check_values(values)
+    except NotFinite as problem:
+        return Drawn(problem, values, latents)
     pixels = (values * 255).round().astype(np.uint8)
-    return Pass(pixels if given is None else given.restore(pixels), timings)
+    return Drawn(pixels if given is None else given.restore(pixels), values, latents)
 
 
 def call_arguments(

@@ -1,7 +1,8 @@
 """What an engine knows of shapes: which run compiled, and which requests had that do not.
 
 A shape is what compiled code depends on and a request chooses: the size, the frames, whether guidance steers
-(a second call, or twice the batch), whether the cache is mounted, and what it starts from (noise, a picture).
+(a second call, or twice the batch), whether the cache is mounted, what it starts from (noise, a picture), and
+how many pictures are drawn in one pass.
 The length of the prompt is not part of it, because it becomes symbolic in the warm-up; a request that finds
 it otherwise makes its shape cold again.
 """
@@ -29,6 +30,7 @@ class Shape(NamedTuple):
     guided: bool
     cached: bool
     start: str = ""
+    pictures: int = 1
 
     def __str__(self) -> str:
         frames = "" if self.frames is None else f"x{self.frames}"
@@ -37,6 +39,7 @@ class Shape(NamedTuple):
             "guided" * self.guided,
             "uncached" * (not self.cached),
             self.start,
+            f"{self.pictures} at once" * (self.pictures > 1),
         )
         return " ".join(filter(None, words))
 

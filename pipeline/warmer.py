@@ -14,24 +14,31 @@ from pipeline.interruption import Interruption
 from pipeline.render import Pass
 from pipeline.rendering import ShapeReport
 from pipeline.shapes import Shape, Shapes
-from pipeline.warmup import count_steps, plan_warm_up, run_warm_up
+from pipeline.together import Together, look
+from pipeline.warmup import OTHER_LENGTHS, PROMPT, count_steps, plan_each_way, plan_warm_up, run_warm_up
 from policy.cache import CacheDecision, forced
+from policy.kernels import kernel_for
+from policy.microbatch import Likeness, Sizes, may_share
 from policy.model_spec import ModelSpec
 from policy.plan import RenderPlan
+from policy.request import Quality
 from policy.resolve import Policy
+
+# Of two that run on the same kernel one is looked at.
+QUALITIES: tuple[Quality, ...] = ("high", "lossless")
 
 
 class RunPass(Protocol):
-    """Runs one pass of a plan; ``around`` is given the pipeline's own work and calls it."""
+    """Runs one pass, a picture for each plan; ``around`` is given the pipeline's own work and calls it."""
 
     def __call__(
         self,
-        plan: RenderPlan,
+        plans: Sequence[RenderPlan],
         decision: CacheDecision,
         *,
         each_step: Callable[[int], None] = ...,
         around: Callable[[Callable[[], Pass]], Pass] = ...,
-    ) -> None: ...
+    ) -> Pass: ...
 
 
 class Warmer:
@@ -67,6 +74,7 @@ class Warmer:
         self._run = run
         self._reference_steps = reference_steps
         self._shapes = Shapes(matter=False)
+        self._together = Together()
 
     def warm_up(self) -> dict[str, object]:
         """Warms everything that was declared.
@@ -81,20 +89,57 @@ class Warmer:
         self._shapes = Shapes(matter=compiled)
         if not self._policy["warmup"]:
             return {"skipped": self._policy.options["warmup"].reason}
-        warm_up = plan_warm_up(
-            self._spec,
-            _sizes(self._policy["warmup_sizes"]) or (self._spec.size.default,),
-            steps=count_steps(self._split, cached=cached),
-            compiled=compiled,
-            cached=cached,
-        )
+        sizes = _sizes(self._policy["warmup_sizes"]) or (self._spec.size.default,)
+        steps = count_steps(self._split, cached=cached)
+        warm_up = plan_warm_up(self._spec, sizes, steps=steps, compiled=compiled, cached=cached)
         detail = run_warm_up(warm_up, self._pass)
         for plan in warm_up.plans:
             self._shapes.add_warm(self._shape(plan, cached=cached))
+        if self._policy["microbatch"] > 1:
+            detail["shared_passes"] = self._look_at_shared_passes(sizes, steps, cached=cached)
         return detail
 
+    def _look_at_shared_passes(
+        self, sizes: Sequence[tuple[int, int]], steps: int, *, cached: bool
+    ) -> dict[str, dict[str, str]]:
+        self._together = Together()
+        most, compiled = self._policy["microbatch"], self._acceleration.is_compiled
+        prompts = [prompt[: self._spec.limits.prompt_characters] for prompt in (PROMPT, *OTHER_LENGTHS)]
+        kernels = {kernel_for(self._policy["attention_backend"], quality): quality for quality in QUALITIES}
+        for kernel, quality in kernels.items():
+            for plan in plan_each_way(self._spec, sizes, steps=steps, quality=quality):
+                shape = self._shape(plan, cached=cached)
+                found = look(self._draw, plan, prompts, most, compiled=compiled)
+                self._together.note(shape, kernel, found)
+                for size in found.drawn:
+                    self._shapes.add_warm(shape._replace(pictures=size))
+        return self._together.in_words()
+
+    def sizes(self, plan: RenderPlan, decision: CacheDecision) -> Sizes:
+        """Returns how many pictures of this plan, or of it and others, one pass may hold: warm ones alone."""
+        shape = self._shape(plan, cached=decision.configs is not None)
+        if not may_share(plan):
+            return Sizes()
+        found = self._together.sizes(shape, self._kernel(plan), plan.quality)
+        if not self._acceleration.is_compiled:
+            return found
+        return found.only(lambda size: shape._replace(pictures=size) in self._shapes)
+
+    def likeness(self, plans: Sequence[RenderPlan], decision: CacheDecision) -> Likeness | None:
+        """Returns how the pictures of a pass compare with single ones; None: it has a single one."""
+        first = plans[0]
+        if len(plans) == 1:
+            return None
+        alike = len({(plan.prompt, plan.negative_prompt) for plan in plans}) == 1
+        shape = self._shape(first, cached=decision.configs is not None)
+        return self._together.likeness(shape, self._kernel(first), len(plans), alike=alike)
+
+    def forbid(self, plan: RenderPlan, decision: CacheDecision, size: int) -> None:
+        """Notes that a pass of this plan with so many pictures did not fit into memory."""
+        self._together.forbid(self._shape(plan, cached=decision.configs is not None), size)
+
     def note(
-        self, plan: RenderPlan, decision: CacheDecision, fallbacks: Fallbacks | None
+        self, plan: RenderPlan, decision: CacheDecision, fallbacks: Fallbacks | None, pictures: int = 1
     ) -> dict[str, object]:
         """Notes what a job found compiled.
 
@@ -102,11 +147,12 @@ class Warmer:
             plan: The job's.
             decision: How it was cached.
             fallbacks: Counted while it ran; None: it ran uncompiled on purpose.
+            pictures: Most pictures of one of its passes.
 
         Returns:
             What is true of the job.
         """
-        shape = self._shape(plan, cached=decision.configs is not None)
+        shape = self._shape(plan, cached=decision.configs is not None)._replace(pictures=pictures)
         compiled = self._acceleration.is_compiled and fallbacks is not None
         calls = fallbacks.count if fallbacks is not None else 0
         if compiled and calls:
@@ -142,12 +188,16 @@ class Warmer:
         return str(shape)
 
     def _pass(self, plan: RenderPlan) -> Sequence[int]:
-        steps = self._reference_steps or plan.num_inference_steps
         # Where there is a kernel for those who allow it, that is the one with something to set up.
-        plan = plan.model_copy(update={"quality": "high"})
-        like = plan.model_copy(update={"num_inference_steps": steps})
-        self._run(plan, self._with_reuse(self._decide(like), plan))
+        self._draw([plan.model_copy(update={"quality": "high"})])
         return self._acceleration.cached_steps()
+
+    def _draw(self, plans: Sequence[RenderPlan]) -> Pass:
+        """One pass, cached as a request is and with a step reused."""
+        plan = plans[0]
+        steps = self._reference_steps or plan.num_inference_steps
+        like = plan.model_copy(update={"num_inference_steps": steps})
+        return self._run(plans, self._with_reuse(self._decide(like), plan))
 
     def _idle_pass(self, shape: Shape, plan: RenderPlan, interruption: Interruption) -> None:
         """A short pass in the shape of a request; only the pipeline's own work can be left in its middle."""
@@ -159,7 +209,8 @@ class Warmer:
         short = plan.model_copy(update=changes)
         decision = self._with_reuse(self._decide(plan), short)
         interruption.check()
-        self._run(short, decision, each_step=lambda _: interruption.check(), around=interruption.run)
+        pictures = [short] * shape.pictures
+        self._run(pictures, decision, each_step=lambda _: interruption.check(), around=interruption.run)
 
     def _with_reuse(self, decision: CacheDecision, plan: RenderPlan) -> CacheDecision:
         """The cache as decided for a request, but with a step of this short pass reused."""
@@ -167,6 +218,9 @@ class Warmer:
             return decision
         configs = tuple(map(forced, decision.configs, self._split(plan.executed_steps)))
         return CacheDecision(configs, decision.preset, decision.reason)
+
+    def _kernel(self, plan: RenderPlan) -> str:
+        return kernel_for(self._policy["attention_backend"], plan.quality)
 
     def _shape(self, plan: RenderPlan, *, cached: bool) -> Shape:
         guided = self._spec.guidance.steers(plan.guidance_scale)

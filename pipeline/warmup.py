@@ -18,16 +18,16 @@ from pipeline.errors import WarmupIncomplete
 from policy.model_spec import ModelSpec, PictureInputs
 from policy.pictures import PlannedPicture
 from policy.plan import RenderPlan, make_plan
-from policy.request import RenderRequest
+from policy.request import Quality, RenderRequest
 
 # Computed, reused, computed again.
 CACHED_STEPS = 3
 # The first and the last step may run different kernels.
 UNCACHED_STEPS = 2
 _MOST_STEPS = 60
-_PROMPT = "a house"
+PROMPT = "a house"
 # The second length makes it symbolic; Z-Image, which pads to a multiple, needs a third.
-_OTHER_LENGTHS = (
+OTHER_LENGTHS = (
     "a white house with a blue roof and an orange tree on a beach, mountains far away, at sunset, and a boat",
     "a boat with a yellow sail on the sea",
 )
@@ -57,9 +57,9 @@ def plan_warm_up(
 ) -> WarmUp:
     """Returns the passes to run for these sizes (W, H)."""
     every_size, scales = tuple(sizes), guidance_scales(spec)
-    each_way = [(scale, _PROMPT) for scale in scales]
+    each_way = [(scale, PROMPT) for scale in scales]
     if compiled:
-        each_way += [(scales[0], prompt) for prompt in _OTHER_LENGTHS]
+        each_way += [(scales[0], prompt) for prompt in OTHER_LENGTHS]
     plans = tuple(
         _plan(spec, size, prompt, scale, steps) for size in every_size for scale, prompt in each_way
     )
@@ -69,6 +69,15 @@ def plan_warm_up(
         plans += tuple(_from_picture(plan, spec.inputs) for plan in plans[:: len(each_way)])
     unseen = (_plan(spec, size, _UNSEEN_LENGTH, scale, steps) for size in every_size for scale in scales)
     return WarmUp(plans, (*plans, *unseen), cached)
+
+
+def plan_each_way(
+    spec: ModelSpec, sizes: Iterable[tuple[int, int]], *, steps: int, quality: Quality
+) -> list[RenderPlan]:
+    """Returns one plan for each size (W, H) and way of guidance."""
+    scales = guidance_scales(spec)
+    plans = [_plan(spec, size, PROMPT, scale, steps) for size in sizes for scale in scales]
+    return [plan.model_copy(update={"quality": quality}) for plan in plans]
 
 
 def _from_picture(plan: RenderPlan, inputs: PictureInputs) -> RenderPlan:

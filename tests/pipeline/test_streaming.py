@@ -31,7 +31,8 @@ OFF = CacheDecision(None, None, "for a test")
 
 def draw(pipe: Any, spec: ModelSpec) -> np.ndarray:
     plan = planned(spec, num_inference_steps=STEPS)
-    return render_pass(pipe, spec, plan, 7, device=HOST, each_step=lambda _done: None).pixels
+    done = render_pass(pipe, spec, [plan], [7], device=HOST, each_step=lambda _done: None)
+    return done.drawn[0].pixels
 
 
 def accelerated(pipe: Any, spec: ModelSpec) -> Acceleration:

@@ -1,0 +1,187 @@
+"""What the warm-up finds out of passes that draw several pictures: whether each is the one it is alone.
+
+Pictures are drawn alone first and then in passes of two, three and more, beside others. A pass counts as
+exact when latents and decoded values of every picture have the same bits both ways, and not only the same
+pixels: what rounding to eight bits hides in these pictures would show in others. Prompts are of several
+lengths, and, where that is not exact, of one: some pipelines pad prompts to the longest of the pass.
+
+Nothing of this fails a worker. A pass that cannot be drawn, that does not fit into memory or that compiles
+anew each time is not shared, and the worker's row says why.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeline.compilation import compiles_so_far
+from pipeline.distance import measure_distance
+from pipeline.errors import OutOfMemory
+from pipeline.render import Drawn, Pass
+from pipeline.shapes import Shape
+from policy.microbatch import Likeness, Sizes
+from policy.plan import RenderPlan
+from policy.request import Quality
+
+CLOSE_DB = 40.0
+"""Least peak signal-to-noise ratio of pictures that count as close, dB; measured are 49 dB and more."""
+
+DrawPass = Callable[[Sequence[RenderPlan]], Pass]
+
+
+class Compared(NamedTuple):
+    """How the pictures of a pass compare with those drawn alone; ``words`` are for the worker's row."""
+
+    likeness: Likeness
+    words: str
+
+
+class _Kept(NamedTuple):
+    bits: bytes
+    pixels: np.ndarray
+
+
+@dataclass(slots=True)
+class Found:
+    """What is known of the passes of one shape, by the number of their pictures."""
+
+    mixed: dict[int, Compared] = field(default_factory=dict)
+    alike: dict[int, Compared] = field(default_factory=dict)
+
+    def sizes(self, quality: Quality) -> Sizes:
+        """Returns how many pictures a pass for this quality may hold."""
+        mixed = [size for size, found in self.mixed.items() if found.likeness.serves(quality)]
+        alike = [size for size, found in self.alike.items() if found.likeness.serves(quality)]
+        return Sizes(tuple(sorted(mixed)), tuple(sorted({*mixed, *alike})))
+
+    def likeness(self, size: int, *, alike: bool) -> Likeness:
+        """Returns how the pictures of such a pass compare with single ones; ``alike``: of one prompt."""
+        both = (self.mixed, self.alike) if alike else (self.mixed,)
+        known = {found[size].likeness for found in both if size in found}
+        return next((best for best in Likeness if best in known), Likeness.OTHER)
+
+    @property
+    def drawn(self) -> tuple[int, ...]:
+        """The numbers of pictures whose passes were drawn as asked for."""
+        both = {**self.mixed, **self.alike}.items()
+        return tuple(size for size, found in both if found.likeness is not Likeness.OTHER)
+
+    def forbid(self, size: int) -> None:
+        """Notes that passes of this size, and so of larger ones, do not fit into memory."""
+        for found in (self.mixed, self.alike):
+            found.update({n: _NO_MEMORY for n in found if n >= size})
+
+    def in_words(self) -> dict[str, str]:
+        """Returns what the worker's row tells."""
+        return {str(size): self._of(size) for size in sorted(self.mixed)}
+
+    def _of(self, size: int) -> str:
+        alike = self.alike.get(size)
+        words = self.mixed[size].words
+        return words if alike is None else f"{words}; of one prompt: {alike.words}"
+
+
+_NO_MEMORY = Compared(Likeness.OTHER, "not enough memory")
+
+
+class Together:
+    """The passes of several pictures that one engine may draw."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Shape, str], Found] = {}
+
+    def note(self, shape: Shape, kernel: str, found: Found) -> None:
+        """Notes what was found at a shape of single pictures, on this attention kernel."""
+        self._found[shape, kernel] = found
+
+    def sizes(self, shape: Shape, kernel: str, quality: Quality) -> Sizes:
+        """Returns how many pictures a pass may hold; none where nobody looked."""
+        found = self._found.get((shape, kernel))
+        return Sizes() if found is None else found.sizes(quality)
+
+    def likeness(self, shape: Shape, kernel: str, size: int, *, alike: bool) -> Likeness:
+        """Returns how the pictures of a pass compare with single ones."""
+        found = self._found.get((shape, kernel))
+        return Likeness.OTHER if found is None else found.likeness(size, alike=alike)
+
+    def forbid(self, shape: Shape, size: int) -> None:
+        """Notes that a pass of this size did not fit into memory."""
+        for (known, _), found in self._found.items():
+            if known == shape:
+                found.forbid(size)
+
+    def in_words(self) -> dict[str, dict[str, str]]:
+        """Returns what the worker's row tells, by shape."""
+        several = len({kernel for _, kernel in self._found}) > 1
+        return {
+            f"{shape} on {kernel}" if several else str(shape): found.in_words()
+            for (shape, kernel), found in self._found.items()
+        }
+
+
+def look(draw: DrawPass, plan: RenderPlan, prompts: Sequence[str], most: int, *, compiled: bool) -> Found:
+    """Draws a plan alone and in passes of 2 to ``most`` pictures, and compares.
+
+    Args:
+        draw: Draws one pass.
+        plan: What to draw; each picture has a seed of its own.
+        prompts: Of several lengths.
+        most: Most pictures in one pass.
+        compiled: Whether something may be compiled; a pass is then drawn once more to see that it is warm.
+    """
+    seeded = [plan.model_copy(update={"seed": seed}) for seed in range(most)]
+    mixed = [
+        each.model_copy(update={"prompt": prompts[index % len(prompts)]}) for index, each in enumerate(seeded)
+    ]
+    found = Found(mixed=_look(draw, mixed, compiled=compiled))
+    if any(compared.likeness is not Likeness.EXACT for compared in found.mixed.values()):
+        found.alike = _look(draw, seeded, compiled=compiled)
+    return found
+
+
+def _look(draw: DrawPass, plans: Sequence[RenderPlan], *, compiled: bool) -> dict[int, Compared]:
+    alone: list[_Kept] = []
+    found: dict[int, Compared] = {}
+    for size in range(2, len(plans) + 1):
+        try:
+            alone += [_keep(draw([plan]).drawn[0]) for plan in plans[len(alone) : size]]
+            found[size] = _compare_pass(draw, plans[:size], alone, compiled=compiled)
+        except OutOfMemory:
+            found |= dict.fromkeys(range(size, len(plans) + 1), _NO_MEMORY)
+            break
+        except Exception as error:  # noqa: BLE001 - whatever it is, such passes are not shared then
+            words = " ".join(str(error).split())[:200]
+            found[size] = Compared(Likeness.OTHER, f"cannot be drawn: {type(error).__name__}: {words}")
+    return found
+
+
+def _compare_pass(
+    draw: DrawPass, plans: Sequence[RenderPlan], alone: Sequence[_Kept], *, compiled: bool
+) -> Compared:
+    if compiled:
+        draw(plans)
+    before = compiles_so_far()
+    drawn = list(map(_keep, draw(plans).drawn))
+    if compiles_so_far() > before:
+        return Compared(Likeness.OTHER, "compiles anew each time")
+    return compare(drawn, alone)
+
+
+def compare(drawn: Sequence[_Kept], alone: Sequence[_Kept]) -> Compared:
+    """Compares pictures of a pass with the same ones drawn alone, each by each."""
+    pairs = list(zip(drawn, alone, strict=False))
+    if all(one.bits == other.bits for one, other in pairs):
+        return Compared(Likeness.EXACT, "exact")
+    worst = measure_distance([one.pixels for one, _ in pairs], [other.pixels for _, other in pairs]).worst_db
+    told = "equal pixels" if worst is None else f"{worst:.1f} dB"
+    if worst is None or worst >= CLOSE_DB:
+        return Compared(Likeness.CLOSE, f"close, {told}")
+    return Compared(Likeness.OTHER, f"other, {told}")
+
+
+def _keep(drawn: Drawn) -> _Kept:
+    latents = b"" if drawn.latents is None else drawn.latents.float().cpu().numpy().tobytes()
+    bits = hashlib.sha256(latents + np.ascontiguousarray(drawn.values).tobytes()).digest()
+    return _Kept(bits, drawn.pixels)
