@@ -5,7 +5,7 @@ ready; in a batch with a window only the time in which it is open counts. Other 
 foreseen.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -76,13 +76,24 @@ def _seconds_for(session: Session, batch: Batch, model: str, left: int, within_s
 
 
 def _mean_seconds(session: Session, *among: ColumnElement[bool]) -> float | None:
-    """Return the mean time of the attempts that completed the latest jobs, in seconds."""
+    """Return the mean time of the attempts that completed the latest jobs, in seconds.
+
+    Jobs that shared a pass count with their part of it.
+    """
     latest = (
-        select(Attempt.started_at, Attempt.finished_at)
+        select(Attempt.started_at, Attempt.finished_at, Attempt.pass_of)
         .join(Job, Job.id == Attempt.job_id)
         .where(*among, Job.state == JobState.COMPLETED, Attempt.outcome == Outcome.COMPLETED)
         .order_by(Job.created_at.desc(), Job.id.desc())
         .limit(MEASURED_JOBS)
     )
-    taken = [(row[1] - row[0]).total_seconds() for row in session.execute(latest) if row[1]]
+    ended = [row for row in session.execute(latest) if row.finished_at]
+    jobs = _jobs_in_pass(session, {row.pass_of for row in ended if row.pass_of})
+    taken = [(row.finished_at - row.started_at).total_seconds() / jobs.get(row.pass_of, 1) for row in ended]
     return sum(taken) / len(taken) if taken else None
+
+
+def _jobs_in_pass(session: Session, leaders: Collection[str]) -> dict[str | None, int]:
+    """Return how many jobs shared the pass of each leader, and its time."""
+    counted = select(Attempt.pass_of, func.count()).where(Attempt.pass_of.in_(leaders))
+    return {row[0]: row[1] for row in session.execute(counted.group_by(Attempt.pass_of))}

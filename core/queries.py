@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, aliased, selectinload
 from core.artifacts import parse_key
 from core.clock import now
 from core.errors import NotFound
-from core.lifecycle import JobState
+from core.lifecycle import JobState, Outcome
 from core.pages import Page, read_page
 from core.tables import Artifact, Attempt, Job
 
@@ -112,7 +112,7 @@ def queue_position(session: Session, job: Job) -> int | None:
 
 def count_queued(session: Session, model: str) -> int:
     """Return how many queued jobs of ``model`` a worker could take now."""
-    return session.scalars(select(func.count()).where(*_takeable(model))).one()
+    return session.scalars(select(func.count()).where(*takeable(model))).one()
 
 
 def queued_ids(session: Session, model: str, limit: int, published_before_s: float = 0.0) -> Sequence[str]:
@@ -121,12 +121,13 @@ def queued_ids(session: Session, model: str, limit: int, published_before_s: flo
     ``published_before_s`` leaves out those whose id was sent within that many seconds.
     """
     sent_long_ago = or_(Job.published_at.is_(None), Job.published_at <= now(-published_before_s))
-    statement = select(Job.id).where(*_takeable(model), sent_long_ago)
+    statement = select(Job.id).where(*takeable(model), sent_long_ago)
     in_order = statement.order_by(Job.priority, Job.created_at, Job.id).limit(limit)
     return session.scalars(in_order).all()
 
 
-def _takeable(model: str) -> tuple[ColumnElement[bool], ...]:
+def takeable(model: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions of a queued job that a worker of ``model`` could take now."""
     return (
         Job.state == JobState.QUEUED,
         Job.model == model,
@@ -161,8 +162,9 @@ def find_successor(session: Session, job_id: str) -> str | None:
 
 
 def attempts_with_code(session: Session, job_id: str, code: str) -> int:
-    """Return how many attempts of the job ended with this error."""
-    statement = select(func.count()).where(Attempt.job_id == job_id, Attempt.error_code == code)
+    """Return how many attempts of the job ended with this error; those that do not count are left out."""
+    own = (Attempt.job_id == job_id, Attempt.error_code == code, Attempt.outcome != Outcome.HANDED_BACK)
+    statement = select(func.count()).where(*own)
     return session.scalars(statement).one()
 
 

@@ -157,10 +157,13 @@ def mark_published(session: Session, job_id: str, attempt: int | None = None) ->
 # --- the worker's moves ---------------------------------------------------------------------------------
 
 
-def claim(session: Session, job_id: str, worker_id: str, lease_s: float) -> Job | None:
+def claim(
+    session: Session, job_id: str, worker_id: str, lease_s: float, pass_of: str | None = None
+) -> Job | None:
     """Take a queued job: one more attempt, owned by ``worker_id`` for ``lease_s`` seconds.
 
-    None when it is unknown, taken, finished, held by its batch, not to run yet, or past its start deadline.
+    ``pass_of`` is the job whose pass it is to share. None when it is unknown, taken, finished, held by its
+    batch, not to run yet, or past its start deadline.
     """
     job = moves.move(
         session,
@@ -177,7 +180,7 @@ def claim(session: Session, job_id: str, worker_id: str, lease_s: float) -> Job 
     )
     if job is None:
         return None
-    session.add(Attempt(job_id=job.id, number=job.attempt, worker_id=worker_id))
+    session.add(Attempt(job_id=job.id, number=job.attempt, worker_id=worker_id, pass_of=pass_of))
     events.append(session, job.id, MOVES["claim"].event, {"attempt": job.attempt, "worker": worker_id})
     return job
 
@@ -258,17 +261,25 @@ def retry(
     )
 
 
-def hand_back(session: Session, job_id: str, attempt: int, worker_id: str) -> Outcome | None:
-    """Queue the job again, uncounted, because the worker stops; None when somebody else won.
+def hand_back(
+    session: Session,
+    job_id: str,
+    attempt: int,
+    worker_id: str,
+    code: str | None = None,
+    message: str | None = None,
+) -> Outcome | None:
+    """Queue the job again, uncounted; None when somebody else won.
 
-    A job that was to be cancelled is canceled instead.
+    The worker stops, or the pass that the job shared with others failed, with ``code`` and ``message``. A job
+    that was to be cancelled is canceled instead.
     """
     held = moves.lock(session, job_id, attempt, worker_id)
     if held is None:
         return None
     if held.cancel_requested_at is not None:
         return moves.stop(session, held, moves.Ending(Outcome.STOPPED), held.progress_step)
-    ending = moves.Ending(Outcome.HANDED_BACK)
+    ending = moves.Ending(Outcome.HANDED_BACK, code, None if message is None else moves.clean(message))
     return moves.requeue(session, "hand_back", held, ending, hand_backs=Job.hand_backs + 1)
 
 

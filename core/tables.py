@@ -191,6 +191,8 @@ class Attempt(Base):
     error_message: Mapped[str | None] = mapped_column(Text)
     step: Mapped[int | None]
     """Last step that was reported."""
+    pass_of: Mapped[str | None] = mapped_column(ID)
+    """Job that led the pass which this attempt shared with others, itself included; None: it was alone."""
     started_at: Mapped[datetime] = mapped_column(default=now())
     finished_at: Mapped[datetime | None]
 
@@ -210,6 +212,12 @@ class Attempt(Base):
             unique=True,
             sqlite_where=text("outcome IS NULL"),
             postgresql_where=text("outcome IS NULL"),
+        ),
+        Index(
+            "ix_attempts_pass",
+            "pass_of",
+            sqlite_where=text("pass_of IS NOT NULL"),
+            postgresql_where=text("pass_of IS NOT NULL"),
         ),
     )
 

@@ -15,7 +15,9 @@ __all__ = [
     "MISSED_BEATS",
     "WorkerChanges",
     "WorkerState",
-    "count_job",
+    "count_idle",
+    "count_jobs",
+    "count_places",
     "count_ready",
     "forget_ended",
     "get_worker",
@@ -136,9 +138,9 @@ def tell_shapes(
     )
 
 
-def count_job(session: Session, worker_id: str) -> bool:
-    """Count one more finished attempt of the worker, which now holds no job."""
-    return _update(session, worker_id, jobs_done=Worker.jobs_done + 1, current_job_id=None)
+def count_jobs(session: Session, worker_id: str, count: int = 1) -> bool:
+    """Count so many more finished attempts of the worker, which now holds no job."""
+    return _update(session, worker_id, jobs_done=Worker.jobs_done + count, current_job_id=None)
 
 
 def list_workers(session: Session, *, model: str | None = None, ended: bool = True) -> Sequence[Worker]:
@@ -170,6 +172,24 @@ def count_ready(session: Session, model: str | None = None, *, within_s: float) 
     if model is not None:
         statement = statement.where(Worker.model == model)
     return session.scalars(statement).one()
+
+
+def count_idle(session: Session, model: str, besides: str, *, within_s: float) -> int:
+    """Return how many workers of a model but this one can take a job and hold none."""
+    idle = (Worker.state == WorkerState.READY, Worker.current_job_id.is_(None), Worker.id != besides)
+    heard = Worker.heartbeat_at > now(-within_s)
+    return session.scalars(select(func.count()).where(Worker.model == model, *idle, heard)).one()
+
+
+def count_places(session: Session, model: str, *, within_s: float) -> int:
+    """Return how many jobs the workers that are ready can draw at a time, by their option `microbatch`."""
+    ready = (Worker.state == WorkerState.READY, Worker.heartbeat_at > now(-within_s))
+    policies = session.scalars(select(Worker.policy).where(Worker.model == model, *ready)).all()
+    return sum(_places(policy) for policy in policies)
+
+
+def _places(policy: Mapping[str, Any]) -> int:
+    return int(policy.get("options", {}).get("microbatch", {}).get("value", 1))
 
 
 def mark_gone(session: Session, older_than_s: float) -> list[str]:

@@ -211,6 +211,10 @@ class Board:
         if self.cells.kill_at == 0:
             self.cells.kill_at = time.monotonic() + seconds
 
+    def spare(self) -> None:
+        """Say that no job has to end any more but in its own time."""
+        self.cells.kill_at = 0
+
 
 def lives(pid: int) -> bool:
     """Say whether a child of this process runs; one that has died and is not yet reaped does not."""

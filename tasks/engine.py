@@ -13,11 +13,13 @@ from core.log import get_logger
 from policy.parallel import Degrees
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from pipeline.errors import PipelineError
     from pipeline.inputs import Inputs
     from pipeline.interruption import Interruption
     from pipeline.rendering import PreparationStep, Rendering, ShapeReport
+    from policy.microbatch import Sizes
     from policy.model_spec import ModelSpec
     from policy.plan import RenderPlan
     from policy.resolve import Policy
@@ -65,6 +67,18 @@ class LearnsShapes(Protocol):
     def wants_warm_up(self) -> bool: ...
 
     def warm_next(self, interruption: Interruption) -> str | None: ...
+
+
+@runtime_checkable
+class SharesPasses(Protocol):
+    """An engine that can draw pictures of several jobs in one pass."""
+
+    def shared_sizes(self, plan: RenderPlan) -> Sizes: ...
+
+    def render_together(
+        self, plans: Sequence[RenderPlan], on_step: Callable[[int, int], bool]
+    ) -> Sequence[Rendering | PipelineError]:
+        """Render one picture of each plan; one that is none comes as an error."""
 
 
 @runtime_checkable

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from core.tables import Batch
     from tasks.upkeep import Upkeep
 
-#: Jobs of a batch under way for each ready worker: the one in hand and the next.
+#: Jobs of a batch under way for each place of a ready worker: what it has in hand, and the next.
 AHEAD = 2
 
 _log = get_logger()
@@ -93,8 +93,8 @@ def _may_start(session: Session, batch: Batch) -> bool:
 
 
 def _room(session: Session, settings: Settings, model: str) -> int:
-    ready = workers.count_ready(session, model, within_s=workers.heard_within_s(settings.heartbeat_s))
-    return AHEAD * max(1, ready)  # without a worker, what the first one will find
+    places = workers.count_places(session, model, within_s=workers.heard_within_s(settings.heartbeat_s))
+    return AHEAD * max(1, places)  # without a worker, what the first one will find
 
 
 def _close(database: Database, batch_ids: list[str]) -> None:

@@ -67,10 +67,12 @@ def _lose(session: Session, job: Job) -> None:
 
 
 def _ran_too_long(session: Session, job: Job) -> bool:
+    """Whether its own work took too long; that of a pass that it shared says nothing about it."""
     if job.run_timeout_s is None:
         return False
     mine = (Attempt.job_id == job.id, Attempt.number == job.attempt)
-    return session.scalars(select(Attempt.started_at < now(-job.run_timeout_s)).where(*mine)).one()
+    late = (Attempt.started_at < now(-job.run_timeout_s)) & Attempt.pass_of.is_(None)
+    return session.scalars(select(late).where(*mine)).one()
 
 
 def _return(session: Session, job: Job) -> None:

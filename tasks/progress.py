@@ -1,7 +1,10 @@
-"""While a job runs: a thread that extends its lease, keeps its progress and looks for a wish to cancel.
+"""While jobs run: a thread that extends their leases, keeps their progress and looks for wishes to cancel.
 
 The thread is a plain one, so it goes on while the main thread computes. The main thread never waits for the
 database; between two steps it reads what the thread learned and decides whether to go on.
+
+Jobs that share a pass have one thread. A job that leaves the pass before its end is brought to its own end by
+the thread, since the main thread computes for the others.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from core.tables import Job
 from tasks.patience import DATABASE_ERRORS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from core.db import Database
     from tasks.board import Board
 
@@ -40,7 +45,7 @@ class Stop(Enum):
 
 
 class Progress:
-    """Watches one attempt from its claim to its end; use it as a context around the work."""
+    """Watches one attempt from its claim to its end; use it, or a `Heartbeat` of several, around the work."""
 
     def __init__(
         self,
@@ -57,34 +62,35 @@ class Progress:
         self.step = 0
         self.steps: int | None = None
         self.failures = 0
+        self.board = board
+        self.kill_grace_s = kill_grace_s
         self._database = database
-        self._board = board
         self._lease_s = lease_s
         self._heartbeat_s = heartbeat_s
-        self._kill_grace_s = kill_grace_s
         self._lost = False
         self._cancel = False
         self._started = time.monotonic()
         self._written_at = self._started
         self._written_step = 0
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=f"heartbeat-{job.id}", daemon=True)
+        self._heartbeat = Heartbeat([self], limit_s=job.run_timeout_s)
 
     def __enter__(self) -> Self:
-        self._board.begin_job(self.job.run_timeout_s)
-        self._thread.start()
+        self._heartbeat.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-        self._board.end_job()
+        self._heartbeat.__exit__()
 
     def on_step(self, step: int, steps: int) -> bool:
         """Note a finished step; False when the job has to stop here, with the reason in ``stop``."""
         self.step, self.steps = step, steps
         self.stop = self._reason()
         return self.stop is None
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether the job has to be over soon, so that a process that hangs may be killed for it."""
+        return self._cancel or self._overdue()
 
     def _reason(self) -> Stop | None:
         if self._lost:
@@ -101,26 +107,14 @@ class Progress:
 
     def _drains_too_soon(self) -> bool:
         """Whether the worker stops before the rest, at the speed so far, is done."""
-        if not self._board.draining or not self.step or not self.steps:
+        if not self.board.draining or not self.step or not self.steps:
             return False
         now = time.monotonic()
         rest_s = (now - self._started) / self.step * (self.steps - self.step)
-        return now + rest_s > self._board.cells.drain_until
+        return now + rest_s > self.board.cells.drain_until
 
-    def _watch(self) -> None:
-        while not self._end.wait(LOOK_S):
-            self._board.beat(asking=True)
-            try:
-                self._tick()
-            except DATABASE_ERRORS as error:
-                # The lease outlives a short outage; should it not, the end of the attempt finds that out.
-                self.failures += 1
-                _log.warning("job.heartbeat_failed", job_id=self.job.id, error=type(error).__name__)
-            self._board.beat()
-            if self._cancel or self._overdue():
-                self._board.kill_after(self._kill_grace_s)
-
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Write the progress and extend the lease if it is time, else look for a wish to cancel."""
         silent_s = time.monotonic() - self._written_at
         moved = self.step != self._written_step and silent_s >= WRITE_S
         if moved or silent_s >= self._heartbeat_s:
@@ -145,3 +139,64 @@ class Progress:
             row = session.execute(select(Job.cancel_requested_at).where(*mine)).one_or_none()
         self._lost = row is None
         self._cancel = row is not None and row.cancel_requested_at is not None
+
+
+class Heartbeat:
+    """The thread of the jobs that run; use it as a context around their work."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Progress],
+        *,
+        limit_s: float | None = None,
+        end: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            jobs: At least one.
+            limit_s: How long the work may take, if that is limited.
+            end: Ends a job that has stopped while others go on; None: whoever runs it does.
+        """
+        self._jobs = list(jobs)
+        self._limit_s = limit_s
+        self._end_of = end
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        first = self._jobs[0]
+        self._board, self._kill_grace_s = first.board, first.kill_grace_s
+        self._board.begin_job(self._limit_s)
+        name = f"heartbeat-{first.job.id}"
+        self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._board.end_job()
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_S):
+            for progress in tuple(self._jobs):
+                self._board.beat(asking=True)
+                self._visit(progress)
+                self._board.beat()
+            if any(progress.must_stop for progress in self._jobs):
+                self._board.kill_after(self._kill_grace_s)
+
+    def _visit(self, progress: Progress) -> None:
+        try:
+            if progress.stop is not None and self._end_of is not None:
+                self._end_of(progress)
+                self._jobs.remove(progress)
+                self._board.spare()
+            else:
+                progress.tick()
+        except DATABASE_ERRORS as error:
+            # The lease outlives a short outage; should it not, the end of the attempt finds that out.
+            progress.failures += 1
+            _log.warning("job.heartbeat_failed", job_id=progress.job.id, error=type(error).__name__)

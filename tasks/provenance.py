@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from policy.microbatch import Likeness
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
 
 #: Fields of a request that change when or whether a picture is made, and never the picture.
 NOT_ABOUT_PIXELS = frozenset({"metadata", "priority", "queue_timeout_s", "run_timeout_s"})
-#: Of the record of what ran: what depends on what the worker did before.
-NOT_REPEATABLE = frozenset({"compiles", "warm_shape"})
+#: Of the record of what ran: what depends on what the worker did before, or beside.
+NOT_REPEATABLE = frozenset({"compiles", "warm_shape", "pass_of"})
+#: The same of what does not show in the picture unless its pass was less than exact.
+OF_ITS_PASS = frozenset({"microbatch", "likeness"})
 
 
 def describe(
@@ -52,9 +56,14 @@ def describe(
         "seed": picture.seed,
         "model": _model(spec, from_folder=from_folder),
         "policy": _options(policy),
-        "acceleration": {name: value for name, value in ran.items() if name not in NOT_REPEATABLE},
+        "acceleration": _acceleration(ran),
         "versions": _versions(),
     }
+
+
+def _acceleration(ran: Mapping[str, Any]) -> dict[str, object]:
+    left_out = NOT_REPEATABLE if ran.get("likeness") == Likeness.CLOSE else NOT_REPEATABLE | OF_ITS_PASS
+    return {name: value for name, value in ran.items() if name not in left_out}
 
 
 def _model(spec: ModelSpec, *, from_folder: bool) -> dict[str, str | None]:

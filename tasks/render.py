@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from structlog.contextvars import bound_contextvars
 
-from core import store, workers
+from core import passes, store, workers
 from core.ids import is_id
 from core.log import get_logger
-from tasks import attempt, child, shapes
+from tasks import attempt, child, mates, shapes, shared
 from tasks.outbox import send
-from tasks.patience import patiently
+from tasks.patience import DATABASE_ERRORS, patiently
 
 if TYPE_CHECKING:
     from core.tables import Job
@@ -60,9 +60,10 @@ def _render(me: child.Child, job_id: object) -> str:
     job = _claim(me, job_id)
     if job is None:
         _log.info("job.not_claimed", job_id=job_id)
-        return "not there to be taken"
+        return _why_not(me, job_id)
     with bound_contextvars(job_id=job.id, attempt=job.attempt, worker=me.setup.worker_id):
-        ended = attempt.run(me, job)
+        members = mates.take_along(me, job)
+        ended = shared.run(me, members) if members else attempt.run(me, job)
     shapes.tell_shapes(me)
     return ended
 
@@ -74,6 +75,18 @@ def _claim(me: child.Child, job_id: str) -> Job | None:
         if job is not None:
             workers.update_worker(session, me.setup.worker_id, current_job_id=job.id)
         return job
+
+
+def _why_not(me: child.Child, job_id: str) -> str:
+    """Say what is known of a job that is not to be claimed, for Flower; most often it was taken along."""
+    try:
+        with me.database.reading() as session:
+            led = passes.led(session, job_id)
+    except DATABASE_ERRORS:
+        led = None
+    if led is None or led.leader == job_id:
+        return "not there to be taken"
+    return f"{led.state}, in the pass of {led.leader}"
 
 
 def _return(me: child.Child, job_id: str) -> None:

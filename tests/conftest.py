@@ -48,6 +48,7 @@ def pytest_collection() -> Iterator[None]:
 _SHARED = {
     "shared_stage": "worker on {kind}",
     "quick_stage": "quick worker on {kind}",
+    "crew_stage": "crew worker on {kind}",
     "shared_scene": "faults on {kind}",
     "stack": "stack",
 }

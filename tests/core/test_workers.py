@@ -66,7 +66,7 @@ def test_only_what_is_given_is_changed(session: Session) -> None:
 def test_an_unknown_worker_is_told_so(session: Session) -> None:
     assert not workers.update_worker(session, "nobody", state=WorkerState.READY)
     assert not workers.note_step(session, "nobody", {"name": "load"})
-    assert not workers.count_job(session, "nobody")
+    assert not workers.count_jobs(session, "nobody")
     with pytest.raises(NotFound, match="no worker nobody"):
         workers.get_worker(session, "nobody")
 
@@ -74,7 +74,7 @@ def test_an_unknown_worker_is_told_so(session: Session) -> None:
 def test_a_finished_job_is_counted(session: Session) -> None:
     register(session)
     workers.update_worker(session, WORKER, current_job_id="job-1")
-    assert workers.count_job(session, WORKER)
+    assert workers.count_jobs(session, WORKER)
     worker = workers.get_worker(session, WORKER)
     assert (worker.jobs_done, worker.current_job_id) == (1, None)
 

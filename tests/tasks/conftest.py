@@ -6,13 +6,22 @@ import structlog
 from tests.fixtures.workers import (
     Stage,
     WorkerProcess,
+    crew_stage,
     quick_stage,
     shared_stage,
     stage,
     stage_of_own_valkey,
 )
 
-__all__ = ["plain_logs", "quick_stage", "shared_stage", "stage", "stage_of_own_valkey", "worker"]
+__all__ = [
+    "crew_stage",
+    "plain_logs",
+    "quick_stage",
+    "shared_stage",
+    "stage",
+    "stage_of_own_valkey",
+    "worker",
+]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -139,10 +139,10 @@ def test_a_video_gets_a_thumbnail_of_its_first_frame_that_upkeep_keeps(
     stage: Stage, me: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me.engine = Filming(me.setup.spec, me.setup.policy)
-    video = attempt._plan  # the plan of an image model, as that of a video
+    video = attempt.read_plan  # the plan of an image model, as that of a video
     monkeypatch.setattr(
         attempt,
-        "_plan",
+        "read_plan",
         lambda me, job: video(me, job).model_copy(update={"output_format": "mp4", "fps": 8, "kind": "video"}),
     )
     job = run(stage, me, stage.submit(send=False))
