@@ -14,7 +14,6 @@ from pipeline.errors import PlanNotSupported
 from policy.microbatch import LOOK, Sizes, Waiting, choose_mates, leads
 from tasks.attempt import read_plan
 from tasks.engine import SharesPasses
-from tasks.patience import DATABASE_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,18 +40,22 @@ def take_along(me: Child, leader: Job) -> Sequence[Member]:
     Returns:
         All jobs of the pass, the leader first; empty when it is alone.
     """
+    try:
+        return _take_along(me, leader)
+    except Exception as error:  # noqa: BLE001 - it is claimed, and has to be rendered whatever this was
+        _log.warning("job.goes_alone", exc_info=error)
+        return ()
+
+
+def _take_along(me: Child, leader: Job) -> Sequence[Member]:
     plan = _plan_of(me, leader)
     if plan is None or not leads(plan, leader.attempt, leader.max_attempts) or me.setup.board.draining:
         return ()
     sizes = me.engine.shared_sizes(plan) if isinstance(me.engine, SharesPasses) else Sizes()
     if not sizes:
         return ()
-    try:
-        with me.database.transaction() as session:
-            mates = _claim(me, session, leader, plan, sizes)
-    except DATABASE_ERRORS as error:
-        _log.warning("job.goes_alone", error=type(error).__name__)
-        return ()
+    with me.database.transaction() as session:
+        mates = _claim(me, session, leader, plan, sizes)
     return (Member(leader, plan), *mates) if mates else ()
 
 
