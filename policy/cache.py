@@ -85,12 +85,25 @@ def decide_cache(plan: RenderPlan, spec: ModelSpec, policy: Policy, steps: tuple
     configs = tuple(
         _config(knob, count, spec.curve, separate=separate) for knob, count in zip(knobs, steps, strict=True)
     )
+    if problem := _too_many_blocks(configs, spec):
+        return CacheDecision(None, None, problem)
     preset = "+".join(dict.fromkeys(str(knob["name"]) for knob in knobs))
     if not any(config.may_reuse for config in configs):
         return CacheDecision(
             None, None, f'{_steps_text(steps)} steps are too few for "{preset}" to reuse one'
         )
     return CacheDecision(configs, preset, f'"{preset}", {_author(plan, policy)}; {_effect(configs)}')
+
+
+def _too_many_blocks(configs: tuple[CacheConfig, ...], spec: ModelSpec) -> str | None:
+    """What the job asks for may be too much only together with what the worker has, which no API knows."""
+    for config in configs:
+        if spec.blocks is not None and config.fn + config.bn > spec.blocks:
+            return (
+                f"fn {config.fn} and bn {config.bn}, the job's and the worker's, are more than the "
+                f"{spec.blocks} blocks of {spec.id}"
+            )
+    return None
 
 
 UNCACHED = CacheDecision(None, None, "without a cache, to measure against")

@@ -128,6 +128,13 @@ def test_no_more_blocks_are_computed_than_the_model_has(
     assert {field: error.nearest for field, error in errors.items()} == limits
 
 
+def test_blocks_that_are_too_many_only_together_with_the_workers_are_told_on_the_job() -> None:
+    assert decided({"fn": 9}, {"cache_bn": 1}).configs is not None
+    decision = decided({"fn": 9}, {"cache_bn": 2})
+    assert decision.configs is None
+    assert "fn 9 and bn 2, the job's and the worker's, are more than the 10 blocks" in decision.reason
+
+
 def test_every_problem_is_told_at_once() -> None:
     errors = refused(cache={"fn": 0, "bn": "x", "other": 1}, width=63)
     assert set(errors) == {"width", "cache.fn", "cache.bn", "cache.other"}
