@@ -4,7 +4,8 @@
 
 Each row is one engine in this process: preparation in seconds, then the first request after it and the median
 of the next ones (wall time of the denoising, after the device has caught up), peak device memory, compiles
-during requests, and whether two renders of one plan were equal byte for byte. Refuses to run without a GPU.
+during requests, and whether two renders of one plan were equal byte for byte. Ways that take two GPUs are
+measured where there are two. Refuses to run without a GPU.
 """
 
 import argparse
@@ -18,10 +19,12 @@ import torch
 
 from pipeline.engine import Engine
 from pipeline.errors import PipelineError
+from pipeline.leader import LeadingEngine
 from pipeline.memory import find_hardware
 from policy.catalogue import Catalogue
 from policy.errors import PolicyError
 from policy.model_spec import ModelSpec
+from policy.parallel import Degrees
 from policy.plan import make_plan
 from policy.request import RenderRequest
 from policy.resolve import resolve
@@ -43,6 +46,19 @@ WAYS: dict[str, dict[str, object]] = {
     "CUDA graphs, no cache": {"dtype": "bfloat16", "capture": True, "cache": False},
     "cuDNN attention": {"dtype": "bfloat16", "attention_backend": "_native_cudnn"},
     "flash attention": {"dtype": "bfloat16", "attention_backend": "_native_flash"},
+}
+
+
+# Ways that take two GPUs; a model that does not allow one gets a row that says why. What shares tokens comes
+# last: it changes attention for the whole process.
+WAYS_OF_TWO: dict[str, dict[str, object]] = {
+    "guidance on two": {"dtype": "bfloat16", "cfg_parallel": 2},
+    "weights on two": {"dtype": "bfloat16", "fsdp": 2},
+    "guidance and weights on two": {"dtype": "bfloat16", "cfg_parallel": 2, "fsdp": 2},
+    "tokens on two": {"dtype": "bfloat16", "context_parallel": 2},
+    "tokens on two, no cache": {"dtype": "bfloat16", "context_parallel": 2, "cache": False},
+    "tokens on two, compiled blocks": {"dtype": "bfloat16", "context_parallel": 2, "compile": True},
+    "tokens and weights on two": {"dtype": "bfloat16", "context_parallel": 2, "fsdp": 2},
 }
 
 
@@ -72,16 +88,19 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int)
     parser.add_argument("--height", type=int)
     parser.add_argument("--requests", type=int, default=5, help="requests after the first")
-    parser.add_argument("--only", action="append", choices=list(WAYS), help="a way; may be repeated")
+    parser.add_argument(
+        "--only", action="append", choices=[*WAYS, *WAYS_OF_TWO], help="a way; may be repeated"
+    )
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 
 def measure_all(spec: ModelSpec, given: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Measures each way; one that fails is a row that says why."""
-    for name in given.only or WAYS:
+    ways = WAYS | (WAYS_OF_TWO if torch.cuda.device_count() > 1 else {})
+    for name in given.only or ways:
         try:
-            yield {"way": name, **measure(spec, WAYS[name], given)}
+            yield {"way": name, **measure(spec, (WAYS | WAYS_OF_TWO)[name], given)}
         except (PolicyError, PipelineError) as error:
             yield {"way": name, "error": str(error)}
 
@@ -91,7 +110,8 @@ def measure(spec: ModelSpec, flags: dict[str, object], given: argparse.Namespace
     torch._dynamo.reset()  # noqa: SLF001 (so that no row finds another's graphs)
     torch.cuda.reset_peak_memory_stats()
     policy = resolve(spec, flags=flags, env={}, hardware=find_hardware())
-    engine = Engine(spec, policy, source=given.source)
+    kind = Engine if Degrees.from_policy(policy).world == 1 else LeadingEngine
+    engine = kind(spec, policy, source=given.source)
     steps = {step.name: step.seconds for step in engine.prepare()}
     fields: dict[str, Any] = {"width": given.width, "height": given.height}
     request = RenderRequest(model=spec.id, prompt="a house on a beach", seed=1, **fields)

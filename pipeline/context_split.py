@@ -9,12 +9,37 @@ none.
 from typing import Any
 
 import cache_dit.distributed.core as runtime
+import torch
+import torch.distributed as dist
+from cache_dit.attention.backends import native
 from cache_dit.distributed import ParallelismConfig
+from cache_dit.distributed.core import _context_parallel as hooks
+from cache_dit.distributed.core import _distributed_primitives as primitives
 from cache_dit.distributed.transformers import dispatch, register
 from torch import nn
 
 from pipeline.errors import Unsupported
 from pipeline.parallel import Ranks
+
+_disable: Any = torch.compiler.disable  # it has no types
+
+
+@_disable  # type: ignore[untyped-decorator]
+def _gather_uneven(tensor: torch.Tensor, dim: int, group: dist.ProcessGroup) -> torch.Tensor:
+    """Returns the parts of all ranks behind one another; gloo gathers only what is of one size."""
+    sizes = primitives._gather_size(tensor.shape[dim], group)  # noqa: SLF001
+    missing = max(sizes) - tensor.shape[dim]
+    filling = tensor.narrow(dim, 0, 1).repeat_interleave(missing, dim)
+    padded = torch.cat([tensor, filling], dim).contiguous()
+    gathered = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(gathered, padded, group=group)
+    return torch.cat([part.narrow(dim, 0, size) for part, size in zip(gathered, sizes, strict=True)], dim)
+
+
+hooks._all_gather_anything = _gather_uneven  # noqa: SLF001
+# Dynamo cannot follow the exchange of uneven parts; what is compiled ends before an attention and goes on
+# behind it.
+native._context_parallel_attention = _disable(native._context_parallel_attention)  # noqa: SLF001
 
 
 def split_context(module: nn.Module, ranks: Ranks) -> None:

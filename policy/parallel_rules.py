@@ -110,12 +110,6 @@ def _compile_rules(setting: Setting, used: tuple[str, ...]) -> Iterator[Conflict
             "compile needs whole weights, and fsdp gathers them block by block: use --no-compile or --fsdp 1"
         )
         yield conflict(setting, message, "compile", "fsdp", limit=False, nearest=False)
-    if "context_parallel" in used:
-        message = (
-            "compile cannot follow how the tokens of context_parallel are exchanged, whose parts may be "
-            "uneven: use --no-compile, or --cfg-parallel"
-        )
-        yield conflict(setting, message, "compile", "context_parallel", limit=False, nearest=False)
 
 
 def _kernel_rules(setting: Setting, degrees: Degrees) -> Iterator[Conflict]:

@@ -4,8 +4,6 @@ The ranks are started as a worker starts them, and talk over gloo on the loopbac
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,8 +17,8 @@ from pipeline.miniature import spec_of
 from policy.catalogue import Catalogue
 from policy.model_spec import ModelSpec
 from tests.fixtures.models import planned, resolved
+from tests.fixtures.ranks import Drawn, run_ranks
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.xdist_group("ranks")
 
 CACHED, PLAIN, OTHER = {}, {"cache": "off"}, {"prompt": "a boat", "seed": 9}
@@ -34,27 +32,25 @@ ADAPTIVE = {"cache_preset": "adaptive", "cache_threshold": 5.0, "cache_warmup_st
 ORDERS: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
     "separate guidance": ("qwen-image", {"cfg_parallel": 2}, [NEGATIVE, NEGATIVE | PLAIN, OTHER]),
     "batched guidance and weights": ("sd3.5-medium", {"cfg_parallel": 2, "fsdp": 2}, [CACHED, PLAIN]),
-    "separate guidance and weights of a video": (
-        "wan2.2-t2v-a14b",
-        {"cfg_parallel": 2, "fsdp": 2},
-        [{"num_inference_steps": 16}, PLAIN],
-    ),
     "tokens": ("flux.1-dev", {"context_parallel": 2}, [CACHED, STOP, PLAIN, UNEVEN, CACHED]),
-    "tokens and weights": (
+    "tokens of pictures in a list": (
         "z-image-turbo",
-        {"context_parallel": 2, "fsdp": 2},
+        {"context_parallel": 2},
         [{"cache": "balanced"}, PLAIN],
     ),
-    "tokens of a video": ("wan2.1-t2v-1.3b", {"context_parallel": 2}, [CACHED, PLAIN]),
+    "tokens and weights of a video": (
+        "wan2.2-t2v-a14b",
+        {"context_parallel": 2, "fsdp": 2},
+        [{"num_inference_steps": 16}, PLAIN],
+    ),
     "tokens by threshold": ("qwen-image", {"context_parallel": 2, **ADAPTIVE}, [NEGATIVE, OTHER]),
+    "compiled blocks": ("flux.1-dev", {"context_parallel": 2, "compile": True}, [CACHED, PLAIN]),
     "both, on four ranks": ("qwen-image", {"context_parallel": 2, "cfg_parallel": 2}, [NEGATIVE]),
 }
 
 
 @pytest.fixture(scope="module")
-def drawn(
-    tmp_path_factory: pytest.TempPathFactory, miniature_folder: Callable[[str], Path]
-) -> Callable[[str], tuple[dict[str, Any], list[np.ndarray]]]:
+def drawn(tmp_path_factory: pytest.TempPathFactory, miniature_folder: Callable[[str], Path]) -> Drawn:
     """What several ranks made of an order: its facts, and the pixels of each job."""
     out = tmp_path_factory.mktemp("ranks")
     orders = [
@@ -62,23 +58,14 @@ def drawn(
             "name": name,
             "model": model,
             "source": str(miniature_folder(model)),
-            "flags": flags | {"warmup": name == "tokens"},
+            "flags": flags | {"warmup": name == "tokens" or "compile" in flags},
+            "backend": "eager",
             "jobs": jobs,
-            "kill": name == "tokens and weights",
+            "kill": name == "tokens of pictures in a list",
         }
         for name, (model, flags, jobs) in ORDERS.items()
     ]
-    (out / "orders.json").write_text(json.dumps(orders))
-    command = [sys.executable, "-m", "tests.fixtures.parallel_process", str(out / "orders.json"), str(out)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=600)
-    assert done.returncode == 0, done.stderr[-6000:]
-
-    def of(name: str) -> tuple[dict[str, Any], list[np.ndarray]]:
-        with np.load(out / f"{name}.npz") as pictures:
-            pixels = [pictures[key] for key in sorted(pictures, key=int)]
-        return json.loads((out / f"{name}.json").read_text()), pixels
-
-    return of
+    return run_ranks(orders, out)
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +100,15 @@ def small(model: str) -> ModelSpec:
 @pytest.mark.parametrize("name", ORDERS)
 def test_several_ranks_draw_the_picture_of_one(
     name: str,
-    drawn: Callable[[str], tuple[dict[str, Any], list[np.ndarray]]],
+    drawn: Drawn,
     alone: Callable[..., tuple[np.ndarray, int]],
 ) -> None:
     model, flags, jobs = ORDERS[name]
     told, pictures = drawn(name)
     own = {
-        key: value for key, value in flags.items() if key not in ("cfg_parallel", "context_parallel", "fsdp")
+        key: value
+        for key, value in flags.items()
+        if key not in ("cfg_parallel", "context_parallel", "fsdp", "compile")
     }
     reused = []
     for job, picture, facts in zip(jobs, pictures, told["jobs"], strict=True):
@@ -136,14 +125,14 @@ def test_several_ranks_draw_the_picture_of_one(
 
 
 def test_the_same_job_gives_the_same_bytes_also_after_one_that_was_stopped(
-    drawn: Callable[[str], tuple[dict[str, Any], list[np.ndarray]]],
+    drawn: Drawn,
 ) -> None:
     _, pictures = drawn("tokens")
     assert np.array_equal(pictures[0], pictures[-1])
 
 
 def test_the_preparation_tells_of_the_followers_and_the_degrees(
-    drawn: Callable[[str], tuple[dict[str, Any], list[np.ndarray]]],
+    drawn: Drawn,
 ) -> None:
     told, _ = drawn("both, on four ranks")
     steps = dict(told["preparation"])
@@ -153,9 +142,18 @@ def test_the_preparation_tells_of_the_followers_and_the_degrees(
 
 
 def test_a_follower_that_dies_between_two_jobs_is_told_at_once_and_no_job_runs_without_it(
-    drawn: Callable[[str], tuple[dict[str, Any], list[np.ndarray]]],
+    drawn: Drawn,
 ) -> None:
-    told, _ = drawn("tokens and weights")
+    told, _ = drawn("tokens of pictures in a list")
     assert not told["sound then"]
     assert told["abandoned"] == [told["then"]]
     assert told["then"].startswith("rank 1 of the worker")
+
+
+def test_compiled_blocks_compile_nothing_in_a_job(
+    drawn: Drawn,
+) -> None:
+    told, _ = drawn("compiled blocks")
+    facts = [(job["compiled"], job["compiles"], job["uncompiled_calls"]) for job in told["jobs"]]
+    assert facts == [(True, 0, 0)] * 2
+    assert dict(told["preparation"])["warmup"]["compiles"] > 0

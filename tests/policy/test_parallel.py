@@ -113,7 +113,6 @@ def test_processes_on_a_cpu_are_as_many_as_one_likes_and_other_devices_have_no_w
         ({"fsdp": 2, "quantize": "int8"}, "quantize", "fsdp shares plain weights"),
         ({"fsdp": 2, "compile": True}, "compile", "gathers them block by block"),
         ({"context_parallel": 2, "capture": True, "cache": False}, "capture", "without asking the others"),
-        ({"context_parallel": 2, "compile": True}, "compile", "cannot follow how the tokens"),
         ({"context_parallel": 2, "attention_backend": "flash"}, "attention_backend", "use auto or native"),
     ],
 )
@@ -130,6 +129,7 @@ def test_what_does_not_go_together_is_refused_by_name(flags: dict[str, Any], fie
         {"fsdp": 2, "cache_preset": "adaptive"},
         {"cfg_parallel": 2, "cache_preset": "adaptive", "cache": False},
         {"cfg_parallel": 2, "compile": True, "compile_scope": "whole"},
+        {"context_parallel": 2, "compile": True},
         {"cfg_parallel": 2, "quantize": "int8"},
         {"context_parallel": 2, "attention_backend": "native"},
         {"cfg_parallel": 2, "attention_backend": "flash"},
