@@ -1,7 +1,7 @@
 """Breaks a whole renderq at random while it is used, then checks that no job was lost, doubled or changed.
 
     python -m benchmarks.chaos [--jobs 1000] [--minutes M] [--seed 1] [--json]
-                               [--database sqlite|postgresql|URL]
+                               [--database sqlite|postgresql|URL] [--microbatch N]
 
 Real processes: the API, two workers with a stand-in engine that takes 0.05 to 0.2 s for a job, upkeep, Valkey
 (with its file for odd seeds, without for even ones) and SQLite or an embedded PostgreSQL. Every process
@@ -35,7 +35,7 @@ def main() -> int:
     asked = read_arguments()
     folder = Path(tempfile.mkdtemp(prefix="renderq-chaos-"))
     minutes = asked.minutes or asked.jobs / JOBS_PER_MINUTE
-    wish = Wish(folder, asked.jobs, 60 * minutes, asked.seed, asked.database)
+    wish = Wish(folder, asked.jobs, 60 * minutes, asked.seed, asked.database, microbatch=asked.microbatch)
     result = run(wish, lambda line: print(line, file=sys.stderr, flush=True))
     report = result.report()
     print(json.dumps(report, indent=2)) if asked.json else show(report)
@@ -52,6 +52,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="how long orders come in; default: 250 jobs a minute")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--database", default="sqlite", help="sqlite, postgresql, or the URL of a PostgreSQL")
+    parser.add_argument("--microbatch", type=int, default=1, help="most jobs that the workers draw at once")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--cells", type=Path, help="file for how often each cell of the matrix was hit")
     return parser.parse_args()

@@ -86,7 +86,7 @@ class Passes:
                 except OutOfMemory:
                     if count == 1:
                         raise
-                    sizes = self._warmer.sizes(plan, decision)  # without the one that did not fit
+                    sizes = sizes.only(range(2, count).__contains__)
                     continue
                 numbered = zip(range(index, index + count), seeds, done.drawn, strict=True)
                 pictures = [_picture(plan, *one) for one in numbered]

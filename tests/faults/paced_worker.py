@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +22,7 @@ from cli.leash import hold_leash
 from core.hardware import detect
 from pipeline.errors import Stopped
 from pipeline.rendering import Picture, PreparationStep, Rendering
+from policy.microbatch import Sizes
 from policy.model_spec import ModelSpec
 from policy.plan import RenderPlan
 from policy.resolve import Policy
@@ -44,7 +45,8 @@ class PacedEngine:
         source: str | None,
         report: Callable[[PreparationStep], None],
     ) -> None:
-        del spec, policy, source
+        del spec, source
+        self._most = policy["microbatch"]
         self.device = SimpleNamespace(type=detect().device)
         self._report = report
         self._folder = Path(sys.argv[1])
@@ -84,6 +86,20 @@ class PacedEngine:
         pictures = tuple(Picture(index, seed, _draw(plan), None) for index, seed in enumerate(plan.seeds))
         self._tell("saving")
         return Rendering(pictures, {"total": pace_s * steps}, {"cache": "off", "steps": steps})
+
+    def shared_sizes(self, plan: RenderPlan) -> Sizes:
+        del plan
+        return Sizes(mixed=tuple(range(2, self._most + 1)))
+
+    def render_together(
+        self, plans: Sequence[RenderPlan], on_step: Callable[[int, int], bool]
+    ) -> list[Rendering]:
+        """Takes as long as the first would alone."""
+        led = self.render(plans[0], on_step, safer=False)
+        told = led.acceleration | {"microbatch": len(plans), "likeness": "exact"}
+        return [
+            Rendering((Picture(0, plan.seed, _draw(plan), None),), led.timings_ms, told) for plan in plans
+        ]
 
     def _tell(self, phase: str) -> None:
         self._count += 1

@@ -44,6 +44,7 @@ class Wish:
     database: str = "sqlite"
     lease_s: float = 5.0
     most_faults: int | None = None
+    microbatch: int = 1
 
 
 @dataclass(slots=True)
@@ -61,6 +62,7 @@ class Result:
     duration_s: float
     own_ends: Counter[str]
     restarts: dict[str, int] = field(default_factory=dict)
+    shared_attempts: int = 0
 
     def report(self) -> dict[str, Any]:
         """Counts as plain JSON values."""
@@ -78,6 +80,7 @@ class Result:
             "rescue_s": summarise(self.rescue_s),
             "rescued": len(self.rescue_s),
             "lost_attempts": self.lost_attempts,
+            "shared_attempts": self.shared_attempts,
             "slowest_answer_s": round(self.told.slowest_s, 2),
             "faults": dict(sorted(self.faults.items())),
             "ended_by_itself": dict(self.own_ends),
@@ -102,7 +105,13 @@ def is_persistent(seed: int) -> bool:
 def run(wish: Wish, say: Say = lambda _: None) -> Result:
     """Run it to its end; the folder is the caller's to remove."""
     began = time.monotonic()
-    layout = Layout(wish.folder, wish.database, persistent=is_persistent(wish.seed), lease_s=wish.lease_s)
+    layout = Layout(
+        wish.folder,
+        wish.database,
+        persistent=is_persistent(wish.seed),
+        lease_s=wish.lease_s,
+        microbatch=wish.microbatch,
+    )
     with run_system(layout) as system:
         say(f"the system runs at {system.url}, its logs lie in {layout.folder / 'logs'}")
         result = run_on(system, wish, say)
@@ -199,6 +208,7 @@ def _result(
 ) -> Result:
     with system.database.reading() as session:
         lost = session.scalars(select(func.count()).where(Attempt.outcome == "lost")).one()
+        shared = session.scalars(select(func.count()).where(Attempt.pass_of.is_not(None))).one()
     return Result(
         replace(wish),
         told,
@@ -211,4 +221,5 @@ def _result(
         0.0,
         striker.own_ends,
         {name: owned.starts - 1 for name, owned in system.owned.items()},
+        shared_attempts=shared,
     )

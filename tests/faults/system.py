@@ -49,6 +49,7 @@ class Layout:
         database: ``sqlite``, ``postgresql`` for a server of its own, or the URL of one.
         persistent: Whether Valkey keeps what it was sent in a file.
         paced: Whether the workers have the stand-in engine; else the bundled tiny model.
+        microbatch: The option of the workers.
     """
 
     folder: Path
@@ -59,6 +60,7 @@ class Layout:
     upkeep_interval_s: float = 1.0
     workers: tuple[str, ...] = WORKERS
     paced: bool = True
+    microbatch: int = 1
 
 
 @dataclass(slots=True)
@@ -259,6 +261,7 @@ def _environment(system: System, client: str | None) -> dict[str, str]:
         "heartbeat_s": settings.heartbeat_s,
         "upkeep_interval_s": settings.upkeep_interval_s,
         "log_format": "json",
+        "microbatch": system.layout.microbatch,
     }
     outer = {name: value for name, value in os.environ.items() if not name.startswith("RENDERQ_")}
     root = str(Path(__file__).parents[2])

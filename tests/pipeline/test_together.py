@@ -10,6 +10,7 @@ import torch
 from pipeline.distance import measure_distance
 from pipeline.engine import Engine
 from pipeline.errors import NotFinite, OutOfMemory, Stopped
+from pipeline.interruption import Interruption
 from pipeline.render import Drawn, Pass
 from pipeline.rendering import Rendering
 from pipeline.shapes import Shape
@@ -171,6 +172,11 @@ def test_a_lossless_job_shares_only_what_was_found_exact(engine: Engine) -> None
     assert [(each,) for each in pixels(drawn)] == one_by_one
 
 
+def test_the_pictures_of_a_pass_are_decoded_one_by_one(engine: Engine, tiny_engine: Engine) -> None:
+    assert engine.parts[0].vae.use_slicing
+    assert not tiny_engine.parts[0].vae.use_slicing
+
+
 def test_half_precision_is_exact_or_is_not_shared(tiny_spec: ModelSpec) -> None:
     """On a CPU with instructions for it, it is exact: each row of a product is summed in the same order."""
     engine = Engine(tiny_spec, resolved(tiny_spec, microbatch=3, dtype="bfloat16"), device="cpu")
@@ -305,6 +311,8 @@ def test_a_compiled_worker_shares_passes_that_are_warm(tiny_spec: ModelSpec, fre
     assert engine.shared_sizes(pair[0]).mixed == (2,)
     told = together(engine, pair)[0].acceleration
     assert (told["compiled"], told["compiles"], told["warm_shape"]) == (True, 0, True)
-    engine._ready().warmer._shapes._warm.discard(Shape(64, 64, None, False, True, pictures=2))
+    engine._ready().warmer._shapes.add_cold(Shape(64, 64, None, False, True, pictures=2), pair[0])
     assert not engine.shared_sizes(pair[0]), "a pass that is not warm is not formed"
+    assert engine.warm_next(Interruption()) == "64x64 2 at once"
+    assert engine.shared_sizes(pair[0]).mixed == (2,)
     engine.close()
