@@ -113,6 +113,21 @@ def test_two_workers_never_take_the_same_job_along(committed_database: Database)
         assert all(len(store.get_attempts(session, job_id)) == 1 for job_id in ids)
 
 
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_job_that_somebody_is_just_moving_is_not_waited_for(committed_database: Database) -> None:
+    with committed_database.transaction() as session:
+        leader, moving, free = start(session), submit(session), submit(session)
+
+    def take() -> list[str]:
+        with committed_database.transaction() as session:
+            found = passes.claim_mates(session, leader, [moving.id, free.id], WORKER, 30)
+            return [job.id for job in found]
+
+    with ThreadPoolExecutor(1) as thread, committed_database.transaction() as session:
+        store.request_cancel(session, moving.id)
+        assert thread.submit(take).result(timeout=20) == [free.id]
+
+
 def test_the_places_of_the_workers_that_are_ready_are_counted(session: Session) -> None:
     ready_worker(session, WORKER)
     ready_worker(session, OTHER_WORKER)
