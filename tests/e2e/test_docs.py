@@ -37,6 +37,7 @@ ELSEWHERE = {
     "renderq worker": "tests/e2e/test_up.py",
     "renderq flower": "tests/tasks/test_flower.py",
     "export RENDERQ_": "tests/e2e/test_up.py",
+    "renderq policy explain": "tests/cli/test_explain.py",
     "renderq bench cache MODEL": "tests/pipeline/test_fit.py",
 }
 
