@@ -40,14 +40,14 @@ def job(engine: Engine, fields: dict[str, Any]) -> RenderPlan:
 
 @pytest.fixture(scope="module", params=["none", "regional", "whole"])
 def engine(
-    request: pytest.FixtureRequest, tiny_engine: Engine, tiny_spec: ModelSpec, fresh_compiler: None
+    request: pytest.FixtureRequest, tiny_engine: Engine, shallow_spec: ModelSpec, fresh_compiler: None
 ) -> Iterator[Engine]:
     """The tiny model uncompiled, with its blocks compiled, and compiled whole."""
     if request.param == "none":
         yield tiny_engine
         return
-    policy = resolved(tiny_spec, compile=True, compile_scope=request.param)
-    engine = Engine(tiny_spec, policy, device="cpu", backend=GraphCounter())
+    policy = resolved(shallow_spec, compile=True, compile_scope=request.param)
+    engine = Engine(shallow_spec, policy, device="cpu", backend=GraphCounter())
     engine.prepare()
     yield engine
     engine.close()

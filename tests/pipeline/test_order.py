@@ -41,10 +41,10 @@ class Prepared:
 
 @pytest.fixture(scope="module", params=["whole", "regional"])
 def prepared(
-    request: pytest.FixtureRequest, tiny_spec: ModelSpec, fresh_compiler: None
+    request: pytest.FixtureRequest, shallow_spec: ModelSpec, fresh_compiler: None
 ) -> Iterator[Prepared]:
     torch._dynamo.reset()
-    prepared = Prepared(tiny_spec, request.param)
+    prepared = Prepared(shallow_spec, request.param)
     yield prepared
     prepared.engine.close()
 

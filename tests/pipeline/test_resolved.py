@@ -22,14 +22,16 @@ def fitted(rule: str) -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="module")
-def prepared(tiny_spec: ModelSpec, fresh_compiler: None) -> Iterator[Callable[..., Engine]]:
+def prepared(shallow_spec: ModelSpec, fresh_compiler: None) -> Iterator[Callable[..., Engine]]:
     """Prepares an engine with these flags; the next test with the same gets the same one."""
     engines: dict[str, Engine] = {}
 
     def prepare(**flags: object) -> Engine:
         key = str(flags)
         if key not in engines:
-            engine = Engine(tiny_spec, resolved(tiny_spec, **flags), device="cpu", backend=GraphCounter())
+            engine = Engine(
+                shallow_spec, resolved(shallow_spec, **flags), device="cpu", backend=GraphCounter()
+            )
             engine.prepare()
             engines[key] = engine
         return engines[key]
@@ -186,38 +188,38 @@ class RunCounter:
 
 @pytest.mark.usefixtures("fresh_compiler")
 def test_a_safer_try_runs_without_cache_and_uncompiled_and_leaves_both_for_the_next(
-    tiny_spec: ModelSpec,
+    shallow_spec: ModelSpec,
 ) -> None:
     compiler = RunCounter()
-    engine = Engine(tiny_spec, resolved(tiny_spec, compile=True), device="cpu", backend=compiler)
+    engine = Engine(shallow_spec, resolved(shallow_spec, compile=True), device="cpu", backend=compiler)
     engine.prepare()
     before = compiler.runs
-    record = engine.render(planned(tiny_spec, cache="fast"), safer=True).acceleration
+    record = engine.render(planned(shallow_spec, cache="fast"), safer=True).acceleration
     assert compiler.runs == before
     assert (record["cache"], record["cached_steps"]) == ("off", 0)
     assert "another try" in str(record["cache_reason"])
     assert (record["compiled"], record["compiles"]) == (False, 0)
-    record = engine.render(planned(tiny_spec, cache="fast")).acceleration
+    record = engine.render(planned(shallow_spec, cache="fast")).acceleration
     assert compiler.runs > before
     assert (record["cache"], record["compiled"], record["compiles"]) == ("fast", True, 0)
     engine.close()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_weights_have_the_number_format_that_was_resolved(tiny_spec: ModelSpec, dtype: str) -> None:
-    engine = Engine(tiny_spec, resolved(tiny_spec, dtype=dtype), device="cpu")
+def test_the_weights_have_the_number_format_that_was_resolved(shallow_spec: ModelSpec, dtype: str) -> None:
+    engine = Engine(shallow_spec, resolved(shallow_spec, dtype=dtype), device="cpu")
     load = engine.prepare()[0]
     assert load.detail["dtype"] == dtype
     pipe: Any = engine.parts[0]
     for part in (pipe.transformer, pipe.vae, pipe.text_encoder, pipe.text_encoder_2):
         assert {parameter.dtype for parameter in part.parameters()} == {getattr(torch, dtype)}
-    engine.render(planned(tiny_spec, num_inference_steps=6))
+    engine.render(planned(shallow_spec, num_inference_steps=6))
     engine.close()
 
 
 @pytest.mark.parametrize("tiling", ["true", "false"])
-def test_the_decoder_tiles_as_resolved(tiny_spec: ModelSpec, tiling: str) -> None:
-    engine = Engine(tiny_spec, resolved(tiny_spec, vae_tiling=tiling), device="cpu")
+def test_the_decoder_tiles_as_resolved(shallow_spec: ModelSpec, tiling: str) -> None:
+    engine = Engine(shallow_spec, resolved(shallow_spec, vae_tiling=tiling), device="cpu")
     engine.prepare()
     pipe: Any = engine.parts[0]
     assert pipe.vae.use_tiling is (tiling == "true")
