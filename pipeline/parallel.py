@@ -6,6 +6,7 @@ loopback interface, and talk over it or, between GPUs, as NCCL finds best.
 """
 
 import os
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -62,8 +63,16 @@ class Ranks:
 
 def offer_store(world: int) -> TCPStore:
     """Returns the leader's end of where the ranks meet: a free port of the loopback interface."""
+    # Left to itself the store would listen on every interface, and it asks nobody who they are.
+    listening = socket.create_server((LOOPBACK, 0))
     return TCPStore(
-        LOOPBACK, 0, world, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=MEET_S)
+        LOOPBACK,
+        listening.getsockname()[1],
+        world,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=MEET_S),
+        master_listen_fd=listening.detach(),
     )
 
 

@@ -20,6 +20,8 @@ from tests.fixtures.models import planned, resolved
 from tests.fixtures.ranks import Drawn, run_ranks
 
 pytestmark = pytest.mark.xdist_group("ranks")
+#: In the kernel's table of connections.
+LISTENS = "0A"
 
 CACHED, PLAIN, OTHER = {}, {"cache": "off"}, {"prompt": "a boat", "seed": 9}
 NEGATIVE = {"negative_prompt": "ugly, small"}
@@ -157,3 +159,16 @@ def test_compiled_blocks_compile_nothing_in_a_job(
     facts = [(job["compiled"], job["compiles"], job["uncompiled_calls"]) for job in told["jobs"]]
     assert facts == [(True, 0, 0)] * 2
     assert dict(told["preparation"])["warmup"]["compiles"] > 0
+
+
+def test_the_ranks_meet_where_only_this_machine_can_reach_them() -> None:
+    from pipeline.parallel import find_store, offer_store
+
+    offered = offer_store(2)
+    port = f":{offered.port:04X}"
+    tables = [Path("/proc/self/net", name).read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table]
+    listening = [local for _, local, _, state, *_ in rows if local.endswith(port) and state == LISTENS]
+    assert listening == [f"0100007F{port}"]
+    find_store(offered.port, 2).set("met", "here")
+    assert offered.get("met") == b"here"
