@@ -57,16 +57,18 @@ def forget(folder: Path) -> None:
 
 @contextmanager
 def _taken(folder: Path) -> Iterator[None]:
-    """Have the lock while it is deleted; one that is not there was never held."""
-    try:
-        held = _try(_lock_of(folder), 0)
-    except FileNotFoundError:
-        held = None
+    """Have the lock while it is deleted.
+
+    Raises:
+        OSError: A process holds it, or has just taken it anew.
+    """
+    held = _try(_lock_of(folder), os.O_CREAT)
+    if held is None:
+        raise BlockingIOError(f"another process took {_lock_of(folder)} anew")
     try:
         yield
     finally:
-        if held is not None:
-            os.close(held)
+        os.close(held)
 
 
 def _try(lock: Path, flags: int) -> int | None:
