@@ -1,6 +1,5 @@
 """What the compiler made is kept, believed only by its hash in SQL, and never why a worker fails."""
 
-import fcntl
 import os
 import resource
 import shutil
@@ -15,7 +14,6 @@ from core import compile_caches, workers
 from core.artifacts import ArtifactStore
 from core.ids import new_id
 from core.tables import Worker
-from tasks import live_folder
 from tasks.broker import Broker
 from tasks.compile_cache import FOLDER_VARIABLE, LIVE, CompileCache, forget_live, key_of
 from tasks.upkeep import Upkeep, forget_compile_caches
@@ -277,29 +275,6 @@ def test_a_folder_in_use_is_left_alone_whatever_the_database_says_of_its_worker(
     boots.boot().restore()
     assert not theirs.exists()
     assert live().is_dir()
-
-
-def test_a_folder_whose_lock_was_taken_anew_in_between_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "worker"
-    os.close(live_folder.hold(folder))  # its process is dead
-    folder.mkdir()
-    flock, successors = fcntl.flock, []
-
-    def late(opened: int, operation: int) -> None:
-        """Lock the dead one's file when its successor has replaced and locked it."""
-        flock(opened, operation)
-        if not successors:
-            (tmp_path / "worker.lock").unlink()
-            successors.append(0)
-            successors.append(live_folder.hold(folder))
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    live_folder.remove_dead(tmp_path)
-    assert folder.is_dir()
-    assert (tmp_path / "worker.lock").exists()
-    os.close(successors[1])
 
 
 def test_a_file_of_another_user_is_a_hit(kept: Boots, monkeypatch: pytest.MonkeyPatch) -> None:
