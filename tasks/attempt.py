@@ -7,7 +7,6 @@ completed. Every end names the attempt, so whoever lost the job in between chang
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -51,8 +50,7 @@ def run(me: Child, job: Job) -> str:
         _log.exception("job.end_not_written")
     except SystemExit:
         # The signal may have come between the move that queued the job again and the sending of its id.
-        with suppress(*DATABASE_ERRORS):
-            ends.send_again(me, job)
+        ends.send_again(me, job)
         raise
     finally:
         ends.count(me)

@@ -108,7 +108,7 @@ def hand_apart(me: Child, job: Job, failure: Failure) -> str:
     ended = end(me, job, store.hand_back, failure.code, failure.message)
     if ended:
         _log.warning("job.handed_back", code=failure.code, reason="its pass failed, and it tries again alone")
-        send_again(me, job)
+    send_again(me, job)  # also where the thread of the heartbeat has just queued it
     return words(ended, failure.code)
 
 
@@ -132,12 +132,15 @@ end = patiently(end_now)
 
 def send_again(me: Child, job: Job) -> None:
     """Send the id at once, if the job is to be run now and was not sent; upkeep sends it if this fails."""
-    with me.database.reading() as session:
-        again = store.find_job(session, job.id)
-    if again is None or again.state != JobState.QUEUED or again.held:
-        return
-    if again.published_at is None and again.run_after is None:
-        send(me.database, me.settings, again)
+    try:
+        with me.database.reading() as session:
+            again = store.find_job(session, job.id)
+        if again is None or again.state != JobState.QUEUED or again.held:
+            return
+        if again.published_at is None and again.run_after is None:
+            send(me.database, me.settings, again)
+    except DATABASE_ERRORS:
+        _log.warning("job.not_sent_again")
 
 
 def feed(me: Child, batch_id: str) -> None:

@@ -9,7 +9,6 @@ and in its own words. A device that is lost, or a worker that is killed, costs e
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -53,9 +52,8 @@ def run(me: Child, members: Sequence[Member]) -> str:
         # Nothing can be written, not even a failure; the leases end and upkeep takes the jobs back.
         _log.exception("pass.ends_not_written")
     except SystemExit:
-        with suppress(*DATABASE_ERRORS):
-            for job in jobs:
-                ends.send_again(me, job)
+        for job in jobs:
+            ends.send_again(me, job)
         raise
     finally:
         ends.count(me, len(jobs))

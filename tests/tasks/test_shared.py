@@ -6,11 +6,12 @@ import pytest
 from sqlalchemy import text
 
 from core import store, workers
+from core.db import Database
 from core.hardware import detect
 from core.ids import new_id
 from core.lifecycle import JobState, WorkerState
 from policy.resolve import resolve
-from tasks import mates, render
+from tasks import ends, mates, render
 from tasks.board import Board
 from tasks.child import Child, Setup
 from tests.fixtures.stand_in import StandIn
@@ -236,3 +237,13 @@ def test_a_database_that_refuses_the_mates_lets_the_leader_go_alone(stage: Stage
     with stage.database.transaction() as session:
         session.execute(text("ALTER TABLE attempts_away RENAME TO attempts"))
     assert stage.job(ids[1]).state == JobState.QUEUED, "nothing of it was kept"
+
+
+def test_a_database_that_is_away_as_an_id_is_sent_again_leaves_it_to_upkeep(stage: Stage, me: Child) -> None:
+    job = stage.job(submit(stage, PAINT)[0])
+    away = Database(stage.database.url.set(database="/nowhere/jobs.db").render_as_string())
+    child = Child(me.setup, me.engine, away, me.artifacts)
+    ends.send_again(child, job)
+    assert stage.messages() == 0
+    ends.send_again(me, job)
+    assert stage.messages() == 1
