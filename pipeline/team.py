@@ -102,6 +102,8 @@ class Team:
         if self._lost:
             raise FollowerLost(self._lost)
         with self._working:
+            for follower in self._followers:
+                follower.failure = None  # of the job before
             try:
                 yield
             except Exception as error:

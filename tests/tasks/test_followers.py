@@ -7,10 +7,11 @@ import pytest
 
 from core import store
 from core.lifecycle import JobState
-from tests.fixtures.processes import command_line, is_gone
+from tests.fixtures.processes import command_line, is_gone, listens_on
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import LONG, MEDIUM, Stage, WorkerProcess
 
+LOOPBACK = "0100007F"  # 127.0.0.1, as the kernel writes it
 SHORT = {"num_inference_steps": 8, "seed": 11}
 
 
@@ -40,6 +41,7 @@ def test_a_follower_dies_and_the_worker_recovers(stage: Stage) -> None:
     row = worker.row()
     assert row is not None
     assert row.policy["options"]["context_parallel"]["value"] == 2
+    assert listens_on(first) | listens_on(worker.child_pid()) == {LOOPBACK}
 
     canceled = stage.submit(**LONG)
     stage.wait_step(canceled)
