@@ -22,7 +22,7 @@ from pipeline.render import Drawn, Pass
 from pipeline.rendering import Picture, Rendering
 from pipeline.warmer import Warmer
 from policy.cache import CacheDecision
-from policy.microbatch import Sizes
+from policy.microbatch import Likeness, Sizes, worst
 from policy.plan import RenderPlan
 from policy.resolve import Policy
 
@@ -75,7 +75,7 @@ class Passes:
         """Draws every picture of one job; see `Engine.render`."""
         record = Record(plan, decision)
         sizes = Sizes() if safer else self._warmer.sizes(plan, decision)
-        most = 1
+        most, likenesses = 1, list[Likeness | None]()
         with self._stance(safer=safer) as fallbacks:
             while (index := record.pictures) < plan.n:
                 count = sizes.of_one_job(plan.n - index)
@@ -92,7 +92,9 @@ class Passes:
                 pictures = [_picture(plan, *one) for one in numbered]
                 record.add(pictures, done, self._acceleration.cached_steps())
                 most = max(most, count)
-        return record.rendering(self._facts([plan] * most, decision, fallbacks))
+                likenesses.append(self._warmer.likeness([plan] * count, decision))
+        facts = self._facts([plan] * most, decision, fallbacks, worst(likenesses))
+        return record.rendering(facts)
 
     def draw_together(
         self, plans: Sequence[RenderPlan], decision: CacheDecision, on_step: OnStep
@@ -104,7 +106,7 @@ class Passes:
         with self._stance(safer=False) as fallbacks:
             done = self._pass(plans, decision, seeds, each_step, None)
         cached = self._acceleration.cached_steps()
-        facts = self._facts(plans, decision, fallbacks)
+        facts = self._facts(plans, decision, fallbacks, self._warmer.likeness(plans, decision))
         results: list[Rendering | NotFinite] = []
         for plan, record, drawn in zip(plans, records, done.drawn, strict=True):
             if isinstance(drawn.result, NotFinite):
@@ -137,7 +139,11 @@ class Passes:
             raise
 
     def _facts(
-        self, plans: Sequence[RenderPlan], decision: CacheDecision, fallbacks: Fallbacks | None
+        self,
+        plans: Sequence[RenderPlan],
+        decision: CacheDecision,
+        fallbacks: Fallbacks | None,
+        likeness: Likeness | None,
     ) -> dict[str, object]:
         noted = self._warmer.note(plans[0], decision, fallbacks, len(plans))
         effective = self._acceleration.effective()
@@ -146,7 +152,7 @@ class Passes:
             "attention": effective["attention"],
             "replayed": self._acceleration.is_replayed,
             "microbatch": len(plans),
-            "likeness": self._warmer.likeness(plans, decision),
+            "likeness": likeness,
         }
 
 

@@ -8,7 +8,7 @@ rows in another order than one of one row. So a job of `quality` lossless shares
 found no bit changed, and one of `quality` high also where it found the pictures close (`Likeness`).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -35,6 +35,12 @@ class Likeness(StrEnum):
     def serves(self, quality: Quality) -> bool:
         """Whether a job of this quality may be drawn so."""
         return self is Likeness.EXACT or (self is Likeness.CLOSE and quality == "high")
+
+
+def worst(passes: Iterable[Likeness | None]) -> Likeness | None:
+    """Returns the likeness of a job whose passes had these; None: each had a single picture."""
+    known = {likeness for likeness in passes if likeness is not None}
+    return next((each for each in reversed(Likeness) if each in known), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pipeline.interruption import Interruption
 from pipeline.render import Drawn, Pass
 from pipeline.rendering import Rendering
 from pipeline.shapes import Shape
-from pipeline.together import CLOSE_DB, Found, look
+from pipeline.together import CLOSE_DB, Compared, Found, look
 from policy.microbatch import Likeness, Sizes
 from policy.model_spec import ModelSpec
 from policy.plan import RenderPlan
@@ -233,6 +233,17 @@ def test_the_pictures_of_one_job_share_passes_too(engine: Engine) -> None:
         is None
         or drawn.acceleration["likeness"] == "close"
     )
+
+
+def test_a_job_is_told_the_worst_likeness_of_its_passes(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(engine.spec, n=5, quality="high", num_inference_steps=24)
+    looked = engine._ready().warmer._together._found
+    uneven = Found({2: Compared(CLOSE, "close"), 3: Compared(EXACT, "exact")})
+    monkeypatch.setattr(engine._ready().warmer._together, "_found", dict.fromkeys(looked, uneven))
+    told = engine.render(plan).acceleration
+    assert (told["microbatch"], told["likeness"]) == (3, CLOSE), "passes of three and of two"
 
 
 def test_one_picture_that_is_none_leaves_the_others(engine: Engine) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from policy.microbatch import Likeness, Sizes, Waiting, choose_mates, largest, leads, one_pass
+from policy.microbatch import Likeness, Sizes, Waiting, choose_mates, largest, leads, one_pass, worst
 from policy.plan import RenderPlan
 from tests.fixtures.models import over_picture
 from tests.policy.parts import FLUX, QWEN, TINY, planned
@@ -127,3 +127,11 @@ def test_the_pictures_of_one_job_have_one_prompt() -> None:
 def test_what_a_caller_asks_for_decides_about_company() -> None:
     assert TINY.id == LEADER.model
     assert [Likeness.CLOSE.serves(quality) for quality in ("lossless", "high")] == [False, True]
+
+
+def test_several_passes_are_as_alike_as_the_worst_of_them() -> None:
+    exact, close, other = Likeness
+    assert worst([exact, close, exact]) == close
+    assert worst([close, other, None]) == other
+    assert worst([exact, None]) == exact
+    assert worst([None]) is None
