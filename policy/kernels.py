@@ -58,6 +58,11 @@ def is_exact(name: str) -> bool:
     return name == "auto" or KERNELS[name].exact
 
 
+def splits(name: str) -> bool:
+    """Tells whether the tokens may be split between GPUs under a value of the option `attention_backend`."""
+    return name == "auto" or KERNELS[name].splits
+
+
 def kernel_for(backend: str, quality: str) -> str:
     """Returns the kernel that a job of this quality runs on, under the worker's `attention_backend`."""
     return backend if is_exact(backend) or quality == "high" else PLAIN

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from policy.kernels import KERNELS
+from policy.kernels import KERNELS, splits
 from policy.options import OPTIONS
 from policy.parallel import NAMES, Degrees, has_branches, unsplit_context
 from policy.platforms import PLATFORMS
@@ -114,7 +114,7 @@ def _compile_rules(setting: Setting, used: tuple[str, ...]) -> Iterator[Conflict
 
 def _kernel_rules(setting: Setting, degrees: Degrees) -> Iterator[Conflict]:
     name = str(setting.values["attention_backend"])
-    if degrees.context_parallel == 1 or name == "auto" or KERNELS[name].splits:
+    if degrees.context_parallel == 1 or splits(name):
         return
     able = ["auto", *(kernel for kernel in KERNELS if KERNELS[kernel].splits)]
     message = f"attention_backend {name} cannot be split between GPUs: use {listing(able)}"

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from policy.conflicts import Setting, find_conflicts
 from policy.errors import FieldError, InvalidOptions
 from policy.given import Collected, Given, collect
+from policy.kernels import splits
 from policy.knobs import fill_knobs
 from policy.model_spec import ModelSpec, size_text
 from policy.modes import Hardware, choose_dtype, choose_placement
@@ -147,11 +148,8 @@ def _dtype(dtype: Resolved, spec: ModelSpec, hardware: Hardware) -> Resolved:
 def _share(
     options: Mapping[str, Resolved], given: Mapping[str, Resolved], spec: ModelSpec, hardware: Hardware
 ) -> dict[str, Resolved]:
-    """Over how many GPUs the weights are shared where one is too small; an explicit offload keeps to one."""
-    quantised = options["quantize"].value != "none"
-    if quantised or options["compile"].value or options["offload"].value not in ("auto", "none"):
-        return {}
-    if "offload" in given and options["offload"].value == "none":
+    """Over how many GPUs the weights are shared where one is too small; what needs one GPU keeps to one."""
+    if _needs_one_gpu(options) or ("offload" in given and options["offload"].value == "none"):
         return {}
     presets = (options["cache_preset"].value, options["secondary_cache_preset"].value)
     set_degrees = {name: given[name].value for name in NAMES if name in given}
@@ -162,11 +160,19 @@ def _share(
         loaded(spec, str(options["dtype"].value)),
         {name: value for name, value in set_degrees.items() if isinstance(value, int)},
         adaptive=bool(options["cache"].value) and "adaptive" in presets,
+        splits=splits(str(options["attention_backend"].value)),
     )
     if sharing is None:
         return {}
     derived = sharing.degrees.as_json().items()
     return {name: Resolved(value, "mode", sharing.reason) for name, value in derived if name not in given}
+
+
+def _needs_one_gpu(options: Mapping[str, Resolved]) -> bool:
+    """Whether something is on that weights cannot be shared under; none of it is on by itself."""
+    values = {name: option.value for name, option in options.items()}
+    only_one = values["compile"] or values["capture"] or values["microbatch"] != 1
+    return bool(only_one or values["quantize"] != "none" or values["offload"] not in ("auto", "none"))
 
 
 def _place(

@@ -2,7 +2,8 @@
 
 It does so in the modes auto and speed, where the weights do not fit in the free memory of one GPU, the
 model's catalogue file says from which memory on it is worth while, every GPU that is visible has that much
-free, and nobody chose an offload. The work is then shared, too, where nobody chose otherwise.
+free, and nobody chose what needs one GPU (`policy.resolve`). The work is then shared, too, where nobody
+chose otherwise.
 """
 
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ def choose_sharing(
     given: Mapping[str, int],
     *,
     adaptive: bool,
+    splits: bool,
 ) -> Sharing | None:
     """Derives the degrees of a worker; None: nothing is to be derived, or no number of GPUs is enough.
 
@@ -43,13 +45,14 @@ def choose_sharing(
         given: The degrees that somebody set, by option.
         adaptive: Whether a threshold decides which steps are reused: the two branches of guidance then
             cannot be on different GPUs.
+        splits: Whether the attention kernel allows the tokens to be.
     """
     if mode not in ("auto", "speed") or hardware.device != "cuda" or "fsdp" in given:
         return None
     if sizes.weights_gb + sizes.working_gb <= hardware.free_memory_gb:
         return None
     count = _count(spec, hardware, sizes, given)
-    degrees = None if count is None else _degrees(spec, count, given, adaptive=adaptive)
+    degrees = None if count is None else _degrees(spec, count, given, adaptive=adaptive, splits=splits)
     if count is None or degrees is None:
         return None
     need = shared(spec, sizes, count)
@@ -78,13 +81,15 @@ def _need(spec: ModelSpec, sizes: Residency, count: int) -> float:
     return need.weights_gb + need.working_gb
 
 
-def _degrees(spec: ModelSpec, count: int, given: Mapping[str, int], *, adaptive: bool) -> Degrees | None:
+def _degrees(
+    spec: ModelSpec, count: int, given: Mapping[str, int], *, adaptive: bool, splits: bool
+) -> Degrees | None:
     """All ranks are given work; None: there is no way to. A degree that somebody set stays."""
     if given:
         return Degrees(given.get("cfg_parallel", 1), given.get("context_parallel", 1), count)
     branches = BRANCHES if guides_by_default(spec) and not adaptive else 1
     for cfg in dict.fromkeys((branches, 1)):
         context = count // cfg
-        if context == 1 or unsplit_context(spec) is None:
+        if context == 1 or (splits and unsplit_context(spec) is None):
             return Degrees(cfg, context, count)
     return None

@@ -184,6 +184,36 @@ def test_what_somebody_set_stays_and_the_rest_follows() -> None:
     assert degrees(QWEN, small, performance_mode="speed") == (2, 1, 2, "none")
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "flags", "expected"),
+    [
+        ("qwen-image", gpu(48, count=4), {"microbatch": 4}, (1, 1, 1, "model")),
+        ("wan2.2-t2v-a14b", gpu(48, count=8), {"microbatch": 2}, (1, 1, 1, "model")),
+        ("flux.1-dev", gpu(24, count=2), {"attention_backend": "flash_hub"}, (1, 1, 1, "group")),
+        ("qwen-image", gpu(24, count=4), {"attention_backend": "flash_hub"}, (1, 1, 1, "group")),
+        ("qwen-image", gpu(48, count=2), {"attention_backend": "flash_hub"}, (2, 1, 2, "none")),
+    ],
+    ids=[
+        "microbatch",
+        "microbatch, two transformers",
+        "kernel",
+        "kernel, four GPUs",
+        "kernel, guidance only",
+    ],
+)
+def test_derived_degrees_give_way_to_what_somebody_set(
+    model: str, hardware: Hardware, flags: dict[str, Any], expected: tuple[int, int, int, str]
+) -> None:
+    assert not refused(flags, CATALOGUE[model], hardware)
+    assert degrees(CATALOGUE[model], hardware, **flags) == expected
+
+
+def test_capture_is_refused_for_the_offload_alone_and_no_degree() -> None:
+    told = refused({"capture": True, "cache": False}, QWEN, gpu(48, count=4))
+    assert set(told) == {"capture"}
+    assert "parallel" not in told["capture"]
+
+
 def test_derived_degrees_name_the_mode_and_the_numbers() -> None:
     policy = resolved(FLUX, hardware=gpu(24, count=2))
     for name in EACH:
