@@ -181,11 +181,13 @@ def orphaned_keys(session: Session, keys: Sequence[str]) -> list[str]:
     """
     owners = {key: parts for key in keys if (parts := parse_key(key)) is not None}
     job_ids = {parts.job_id for parts in owners.values()}
-    kept = set(session.scalars(select(Artifact.key).where(Artifact.key.in_(owners))))
-    kept |= set(session.scalars(select(Artifact.thumbnail_key).where(Artifact.job_id.in_(job_ids))))
     jobs = session.execute(select(Job.id, Job.attempt, Job.state).where(Job.id.in_(job_ids)))
     # The number of the latest attempt that is over.
     over = {row.id: row.attempt - (row.state == JobState.IN_PROGRESS) for row in jobs}
+    # Read after the jobs: each statement of PostgreSQL sees what was committed before it, and the files of a
+    # job that completes between the two are to be seen with it.
+    kept = set(session.scalars(select(Artifact.key).where(Artifact.key.in_(owners))))
+    kept |= set(session.scalars(select(Artifact.thumbnail_key).where(Artifact.job_id.in_(job_ids))))
     return [
         key
         for key, parts in owners.items()

@@ -3,10 +3,11 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import event, update
 from sqlalchemy.orm import Session
 
 from core import store
+from core.db import Database
 from core.errors import InvalidQuery, NotFound
 from core.lifecycle import JobState
 from core.tables import Job
@@ -244,6 +245,30 @@ def test_the_files_of_attempts_that_did_not_complete_are_orphans(session: Sessio
         "surplus",
         "too late",
     }
+
+
+def test_the_file_of_a_job_that_completes_as_orphans_are_looked_for_is_none(
+    committed_database: Database,
+) -> None:
+    database = committed_database
+    with database.transaction() as session:
+        job_id = start(session).id
+    left = ["the next statement"]
+
+    def complete(*_: object) -> None:
+        if left:
+            left.clear()
+            with database.transaction() as other:
+                assert store.complete(other, job_id, 1, WORKER, [picture(job_id, 1)])
+
+    with database.reading() as session:
+        event.listen(database.db_engine, "after_cursor_execute", complete)
+        try:
+            orphans = store.orphaned_keys(session, [f"jobs/{job_id}/1/0.png"])
+        finally:
+            event.remove(database.db_engine, "after_cursor_execute", complete)
+    assert not left
+    assert orphans == []
 
 
 def test_no_keys_have_no_orphans(session: Session) -> None:
