@@ -21,6 +21,7 @@ from pipeline.distance import measure_distance
 from pipeline.errors import OutOfMemory
 from pipeline.render import Drawn, Pass
 from pipeline.shapes import Shape
+from policy.cache import CacheConfig
 from policy.microbatch import Likeness, Sizes
 from policy.plan import RenderPlan
 from policy.request import Quality
@@ -86,38 +87,52 @@ class Found:
 _NO_MEMORY = Compared(Likeness.OTHER, "not enough memory")
 
 
+class Way(NamedTuple):
+    """What a look is true of; plans that are drawn in another way are drawn alone.
+
+    Attributes:
+        shape: Of a single picture.
+        kernel: Of attention.
+        settings: Of the cache of each transformer, but for what depends on a job's steps.
+    """
+
+    shape: Shape
+    kernel: str
+    settings: tuple[CacheConfig, ...]
+
+
 class Together:
     """The passes of several pictures that one engine may draw."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Shape, str], Found] = {}
+        self._found: dict[Way, Found] = {}
 
-    def note(self, shape: Shape, kernel: str, found: Found) -> None:
-        """Notes what was found at a shape of single pictures, on this attention kernel."""
-        self._found[shape, kernel] = found
+    def note(self, way: Way, found: Found) -> None:
+        """Notes what was found."""
+        self._found[way] = found
 
-    def sizes(self, shape: Shape, kernel: str, quality: Quality) -> Sizes:
+    def sizes(self, way: Way, quality: Quality) -> Sizes:
         """Returns how many pictures a pass may hold; none where nobody looked."""
-        found = self._found.get((shape, kernel))
+        found = self._found.get(way)
         return Sizes() if found is None else found.sizes(quality)
 
-    def likeness(self, shape: Shape, kernel: str, size: int, *, alike: bool) -> Likeness:
+    def likeness(self, way: Way, size: int, *, alike: bool) -> Likeness:
         """Returns how the pictures of a pass compare with single ones."""
-        found = self._found.get((shape, kernel))
+        found = self._found.get(way)
         return Likeness.OTHER if found is None else found.likeness(size, alike=alike)
 
     def forbid(self, shape: Shape, size: int) -> None:
         """Notes that a pass of this size did not fit into memory."""
-        for (known, _), found in self._found.items():
-            if known == shape:
+        for way, found in self._found.items():
+            if way.shape == shape:
                 found.forbid(size)
 
     def in_words(self) -> dict[str, dict[str, str]]:
         """Returns what the worker's row tells, by shape."""
-        several = len({kernel for _, kernel in self._found}) > 1
+        several = len({way.kernel for way in self._found}) > 1
         return {
-            f"{shape} on {kernel}" if several else str(shape): found.in_words()
-            for (shape, kernel), found in self._found.items()
+            f"{way.shape} on {way.kernel}" if several else str(way.shape): found.in_words()
+            for way, found in self._found.items()
         }
 
 

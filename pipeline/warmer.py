@@ -14,7 +14,7 @@ from pipeline.interruption import Interruption
 from pipeline.render import Pass
 from pipeline.rendering import ShapeReport
 from pipeline.shapes import Shape, Shapes
-from pipeline.together import Together, look
+from pipeline.together import Together, Way, look
 from pipeline.warmup import OTHER_LENGTHS, PROMPT, count_steps, plan_each_way, plan_warm_up, run_warm_up
 from policy.cache import CacheDecision, forced
 from policy.kernels import kernel_for
@@ -96,43 +96,41 @@ class Warmer:
         for plan in warm_up.plans:
             self._shapes.add_warm(self._shape(plan, cached=cached))
         if self._policy["microbatch"] > 1:
-            detail["shared_passes"] = self._look_at_shared_passes(sizes, steps, cached=cached)
+            detail["shared_passes"] = self._look_at_shared_passes(sizes, steps)
         return detail
 
     def _look_at_shared_passes(
-        self, sizes: Sequence[tuple[int, int]], steps: int, *, cached: bool
+        self, sizes: Sequence[tuple[int, int]], steps: int
     ) -> dict[str, dict[str, str]]:
         self._together = Together()
         most, compiled = self._policy["microbatch"], self._acceleration.is_compiled
         prompts = [prompt[: self._spec.limits.prompt_characters] for prompt in (PROMPT, *OTHER_LENGTHS)]
         kernels = {kernel_for(self._policy["attention_backend"], quality): quality for quality in QUALITIES}
-        for kernel, quality in kernels.items():
+        for quality in kernels.values():
             for plan in plan_each_way(self._spec, sizes, steps=steps, quality=quality):
-                shape = self._shape(plan, cached=cached)
+                way = self._way(plan, self._as_requested(plan))
                 found = look(self._draw, plan, prompts, most, compiled=compiled)
-                self._together.note(shape, kernel, found)
+                self._together.note(way, found)
                 for size in found.drawn:
-                    self._shapes.add_warm(shape._replace(pictures=size))
+                    self._shapes.add_warm(way.shape._replace(pictures=size))
         return self._together.in_words()
 
     def sizes(self, plan: RenderPlan, decision: CacheDecision) -> Sizes:
         """Returns how many pictures of this plan, or of it and others, one pass may hold: warm ones alone."""
-        shape = self._shape(plan, cached=decision.configs is not None)
+        way = self._way(plan, decision)
         if not may_share(plan):
             return Sizes()
-        found = self._together.sizes(shape, self._kernel(plan), plan.quality)
+        found = self._together.sizes(way, plan.quality)
         if not self._acceleration.is_compiled:
             return found
-        return found.only(lambda size: shape._replace(pictures=size) in self._shapes)
+        return found.only(lambda size: way.shape._replace(pictures=size) in self._shapes)
 
     def likeness(self, plans: Sequence[RenderPlan], decision: CacheDecision) -> Likeness | None:
         """Returns how the pictures of a pass compare with single ones; None: it has a single one."""
-        first = plans[0]
         if len(plans) == 1:
             return None
         alike = len({(plan.prompt, plan.negative_prompt) for plan in plans}) == 1
-        shape = self._shape(first, cached=decision.configs is not None)
-        return self._together.likeness(shape, self._kernel(first), len(plans), alike=alike)
+        return self._together.likeness(self._way(plans[0], decision), len(plans), alike=alike)
 
     def forbid(self, plan: RenderPlan, decision: CacheDecision, size: int) -> None:
         """Notes that a pass of this plan with so many pictures did not fit into memory."""
@@ -195,9 +193,12 @@ class Warmer:
     def _draw(self, plans: Sequence[RenderPlan]) -> Pass:
         """One pass, cached as a request is and with a step reused."""
         plan = plans[0]
+        return self._run(plans, self._with_reuse(self._as_requested(plan), plan))
+
+    def _as_requested(self, plan: RenderPlan) -> CacheDecision:
+        """How a request is cached that is like this plan, but for its few steps."""
         steps = self._reference_steps or plan.num_inference_steps
-        like = plan.model_copy(update={"num_inference_steps": steps})
-        return self._run(plans, self._with_reuse(self._decide(like), plan))
+        return self._decide(plan.model_copy(update={"num_inference_steps": steps}))
 
     def _idle_pass(self, shape: Shape, plan: RenderPlan, interruption: Interruption) -> None:
         """A short pass in the shape of a request; only the pipeline's own work can be left in its middle."""
@@ -219,8 +220,9 @@ class Warmer:
         configs = tuple(map(forced, decision.configs, self._split(plan.executed_steps)))
         return CacheDecision(configs, decision.preset, decision.reason)
 
-    def _kernel(self, plan: RenderPlan) -> str:
-        return kernel_for(self._policy["attention_backend"], plan.quality)
+    def _way(self, plan: RenderPlan, decision: CacheDecision) -> Way:
+        shape = self._shape(plan, cached=decision.configs is not None)
+        return Way(shape, kernel_for(self._policy["attention_backend"], plan.quality), decision.settings)
 
     def _shape(self, plan: RenderPlan, *, cached: bool) -> Shape:
         guided = self._spec.guidance.steers(plan.guidance_scale)

@@ -65,6 +65,14 @@ class CacheDecision:
     preset: str | None
     reason: str
 
+    @property
+    def settings(self) -> tuple[CacheConfig, ...]:
+        """The configs without what depends on a job's steps, its mask above all; empty: no cache."""
+        return tuple(
+            replace(config, steps=0, mask=None if config.mask is None else (), warmup_steps=0)
+            for config in self.configs or ()
+        )
+
 
 def decide_cache(plan: RenderPlan, spec: ModelSpec, policy: Policy, steps: tuple[int, ...]) -> CacheDecision:
     """Decides for one job.

@@ -15,6 +15,7 @@ from pipeline.render import Drawn, Pass
 from pipeline.rendering import Rendering
 from pipeline.shapes import Shape
 from pipeline.together import CLOSE_DB, Compared, Found, look
+from policy.job_cache import CacheKnobs
 from policy.microbatch import Likeness, Sizes
 from policy.model_spec import ModelSpec
 from policy.plan import RenderPlan
@@ -194,9 +195,11 @@ def test_half_precision_is_exact_or_is_not_shared(tiny_spec: ModelSpec) -> None:
     [
         {"num_inference_steps": 2},
         {"cache": "off"},
+        {"cache": CacheKnobs(fn=2)},
+        {"cache": CacheKnobs(preset="fast", taylorseer=0)},
         {"image": None},
     ],
-    ids=["never cached", "cache off", "picture"],
+    ids=["never cached", "cache off", "more blocks", "another predictor", "picture"],
 )
 def test_what_the_warm_up_has_not_looked_at_is_not_shared(engine: Engine, plan: dict[str, Any]) -> None:
     from PIL import Image
@@ -207,6 +210,10 @@ def test_what_the_warm_up_has_not_looked_at_is_not_shared(engine: Engine, plan: 
     if "image" in plan:
         made = over_picture(made, Image.new("RGB", (64, 64)))
     assert not engine.shared_sizes(made)
+
+
+def test_another_mask_is_no_other_cache_setting(engine: Engine) -> None:
+    assert engine.shared_sizes(planned(engine.spec, quality="high", cache="fast")).mixed == (2, 3)
 
 
 def test_the_pictures_of_one_job_share_passes_too(engine: Engine) -> None:
