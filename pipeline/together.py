@@ -10,9 +10,9 @@ anew each time is not shared, and the worker's row says why.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -85,6 +85,8 @@ class Found:
 
 
 _NO_MEMORY = Compared(Likeness.OTHER, "not enough memory")
+Unfit = Mapping[int, Compared]
+Result = TypeVar("Result")
 
 
 class Way(NamedTuple):
@@ -136,7 +138,21 @@ class Together:
         }
 
 
-def look(draw: DrawPass, plan: RenderPlan, prompts: Sequence[str], most: int, *, compiled: bool) -> Found:
+def warm(draw: DrawPass, plan: RenderPlan, prompts: Sequence[str], most: int) -> Unfit:
+    """Draws every pass of 2 to ``most`` pictures once, for what they compile.
+
+    A pass may leave code behind that single pictures run from then on, also at other sizes: so everything is
+    warmed before the first single picture is drawn to be compared with.
+
+    Returns:
+        The numbers of pictures that cannot be drawn, and why.
+    """
+    return _warm(draw, _mixed(plan, prompts, most))
+
+
+def look(
+    draw: DrawPass, plan: RenderPlan, prompts: Sequence[str], most: int, *, warmed: Unfit | None = None
+) -> Found:
     """Draws a plan alone and in passes of 2 to ``most`` pictures, and compares.
 
     Args:
@@ -144,44 +160,60 @@ def look(draw: DrawPass, plan: RenderPlan, prompts: Sequence[str], most: int, *,
         plan: What to draw; each picture has a seed of its own.
         prompts: Of several lengths.
         most: Most pictures in one pass.
-        compiled: Whether something may be compiled; a pass is then drawn once more to see that it is warm.
+        warmed: What `warm` gave of them; None: nothing is compiled.
     """
-    seeded = [plan.model_copy(update={"seed": seed}) for seed in range(most)]
-    mixed = [
-        each.model_copy(update={"prompt": prompts[index % len(prompts)]}) for index, each in enumerate(seeded)
-    ]
-    found = Found(mixed=_look(draw, mixed, compiled=compiled))
+    found = Found(mixed=_look(draw, _mixed(plan, prompts, most), warmed or {}))
     if any(compared.likeness is not Likeness.EXACT for compared in found.mixed.values()):
-        found.alike = _look(draw, seeded, compiled=compiled)
+        alike = _seeded(plan, most)
+        found.alike = _look(draw, alike, {} if warmed is None else _warm(draw, alike))
     return found
 
 
-def _look(draw: DrawPass, plans: Sequence[RenderPlan], *, compiled: bool) -> dict[int, Compared]:
+def _seeded(plan: RenderPlan, most: int) -> list[RenderPlan]:
+    return [plan.model_copy(update={"seed": seed}) for seed in range(most)]
+
+
+def _mixed(plan: RenderPlan, prompts: Sequence[str], most: int) -> list[RenderPlan]:
+    return [
+        each.model_copy(update={"prompt": prompts[index % len(prompts)]})
+        for index, each in enumerate(_seeded(plan, most))
+    ]
+
+
+def _warm(draw: DrawPass, plans: Sequence[RenderPlan]) -> Unfit:
+    _, unfit = _try_each(range(2, len(plans) + 1), lambda size: draw(plans[:size]))
+    return unfit
+
+
+def _look(draw: DrawPass, plans: Sequence[RenderPlan], unfit: Unfit) -> dict[int, Compared]:
     alone: list[_Kept] = []
-    found: dict[int, Compared] = {}
-    for size in range(2, len(plans) + 1):
+
+    def compare_pass(size: int) -> Compared:
+        alone.extend(_keep(draw([plan]).drawn[0]) for plan in plans[len(alone) : size])
+        before = compiles_so_far()
+        drawn = list(map(_keep, draw(plans[:size]).drawn))
+        if compiles_so_far() > before:
+            return Compared(Likeness.OTHER, "compiles anew each time")
+        return compare(drawn, alone)
+
+    sizes = [size for size in range(2, len(plans) + 1) if size not in unfit]
+    found, unfit_now = _try_each(sizes, compare_pass)
+    return {**unfit, **found, **unfit_now}
+
+
+def _try_each(sizes: Sequence[int], do: Callable[[int], Result]) -> tuple[dict[int, Result], Unfit]:
+    """Does something for each size; what does not fit ends it, and any other error is told of its size."""
+    done: dict[int, Result] = {}
+    unfit: dict[int, Compared] = {}
+    for size in sizes:
         try:
-            alone += [_keep(draw([plan]).drawn[0]) for plan in plans[len(alone) : size]]
-            found[size] = _compare_pass(draw, plans[:size], alone, compiled=compiled)
+            done[size] = do(size)
         except OutOfMemory:
-            found |= dict.fromkeys(range(size, len(plans) + 1), _NO_MEMORY)
-            break
+            return done, unfit | {each: _NO_MEMORY for each in sizes if each >= size}
         except Exception as error:  # noqa: BLE001 - whatever it is, such passes are not shared then
             words = " ".join(str(error).split())[:200]
-            found[size] = Compared(Likeness.OTHER, f"cannot be drawn: {type(error).__name__}: {words}")
-    return found
-
-
-def _compare_pass(
-    draw: DrawPass, plans: Sequence[RenderPlan], alone: Sequence[_Kept], *, compiled: bool
-) -> Compared:
-    if compiled:
-        draw(plans)
-    before = compiles_so_far()
-    drawn = list(map(_keep, draw(plans).drawn))
-    if compiles_so_far() > before:
-        return Compared(Likeness.OTHER, "compiles anew each time")
-    return compare(drawn, alone)
+            unfit[size] = Compared(Likeness.OTHER, f"cannot be drawn: {type(error).__name__}: {words}")
+    return done, unfit
 
 
 def compare(drawn: Sequence[_Kept], alone: Sequence[_Kept]) -> Compared:

@@ -14,7 +14,7 @@ from pipeline.interruption import Interruption
 from pipeline.render import Pass
 from pipeline.rendering import ShapeReport
 from pipeline.shapes import Shape, Shapes
-from pipeline.together import Together, Way, look
+from pipeline.together import Together, Way, look, warm
 from pipeline.warmup import OTHER_LENGTHS, PROMPT, count_steps, plan_each_way, plan_warm_up, run_warm_up
 from policy.cache import CacheDecision, forced
 from policy.kernels import kernel_for
@@ -106,13 +106,18 @@ class Warmer:
         most, compiled = self._policy["microbatch"], self._acceleration.is_compiled
         prompts = [prompt[: self._spec.limits.prompt_characters] for prompt in (PROMPT, *OTHER_LENGTHS)]
         kernels = {kernel_for(self._policy["attention_backend"], quality): quality for quality in QUALITIES}
-        for quality in kernels.values():
-            for plan in plan_each_way(self._spec, sizes, steps=steps, quality=quality):
-                way = self._way(plan, self._as_requested(plan))
-                found = look(self._draw, plan, prompts, most, compiled=compiled)
-                self._together.note(way, found)
-                for size in found.drawn:
-                    self._shapes.add_warm(way.shape._replace(pictures=size))
+        plans = [
+            plan
+            for quality in kernels.values()
+            for plan in plan_each_way(self._spec, sizes, steps=steps, quality=quality)
+        ]
+        warmed = [warm(self._draw, plan, prompts, most) if compiled else None for plan in plans]
+        for plan, unfit in zip(plans, warmed, strict=True):
+            way = self._way(plan, self._as_requested(plan))
+            found = look(self._draw, plan, prompts, most, warmed=unfit)
+            self._together.note(way, found)
+            for size in found.drawn:
+                self._shapes.add_warm(way.shape._replace(pictures=size))
         return self._together.in_words()
 
     def sizes(self, plan: RenderPlan, decision: CacheDecision) -> Sizes:

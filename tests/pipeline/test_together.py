@@ -11,10 +11,11 @@ from pipeline.distance import measure_distance
 from pipeline.engine import Engine
 from pipeline.errors import NotFinite, OutOfMemory, Stopped
 from pipeline.interruption import Interruption
+from pipeline.loaded import Loaded
 from pipeline.render import Drawn, Pass
 from pipeline.rendering import Rendering
 from pipeline.shapes import Shape
-from pipeline.together import CLOSE_DB, Compared, Found, look
+from pipeline.together import CLOSE_DB, Compared, Found, look, warm
 from policy.job_cache import CacheKnobs
 from policy.microbatch import Likeness, Sizes
 from policy.model_spec import ModelSpec
@@ -38,7 +39,7 @@ def found(tiny_spec: ModelSpec, draw_one: DrawOne, most: int = 4) -> Found:
         drawn = (Drawn((each * 255).round().astype(np.uint8), each, None) for each in values)
         return Pass(tuple(drawn), {})
 
-    return look(draw, planned(tiny_spec), PROMPTS, most, compiled=False)
+    return look(draw, planned(tiny_spec), PROMPTS, most)
 
 
 def noise(plan: RenderPlan) -> np.ndarray:
@@ -113,6 +114,26 @@ def test_a_pass_that_cannot_be_drawn_leaves_the_others(tiny_spec: ModelSpec) -> 
     some = found(tiny_spec, draw_one)
     assert some.sizes("lossless") == Sizes((2, 4), (2, 4))
     assert some.in_words()["3"].startswith("cannot be drawn: TypeError: takes no list of three")
+
+
+def test_single_pictures_are_compared_as_they_are_once_every_pass_is_warm(tiny_spec: ModelSpec) -> None:
+    """A pass may leave code behind that single pictures run from then on, and so may one of another size."""
+    drawn: list[int] = []
+
+    def draw(plans: Sequence[RenderPlan]) -> Pass:
+        drawn.append(len(plans))
+        if len(plans) == 3:
+            raise TypeError("takes no list of three")
+        values = [noise(plan) * (0.5 if max(drawn) < 4 else 1) for plan in plans]
+        return Pass(tuple(Drawn((each * 255).astype(np.uint8), each, None) for each in values), {})
+
+    unfit = warm(draw, planned(tiny_spec), PROMPTS, 4)
+    assert drawn == [2, 3, 4]
+    looked = look(draw, planned(tiny_spec), PROMPTS, 4, warmed=unfit)
+    assert drawn[3:] == [1, 1, 2, 1, 1, 4, 2, 3, 4, 1, 1, 2, 1, 1, 4], (
+        "what cannot be drawn is not tried again"
+    )
+    assert likenesses(looked) == {2: EXACT, 3: OTHER, 4: EXACT}
 
 
 # --- the engine ---
@@ -320,9 +341,22 @@ def test_families_draw_the_same_pictures_together(
 
 
 def test_a_compiled_worker_shares_passes_that_are_warm(tiny_spec: ModelSpec, fresh_compiler: None) -> None:
+    passes: list[tuple[int, float]] = []
+
+    class Noted(Loaded):
+        def run(self, plans: Sequence[RenderPlan], *args: Any, **kwargs: Any) -> Pass:
+            passes.append((len(plans), plans[0].guidance_scale))
+            return super().run(plans, *args, **kwargs)
+
+    class Noting(Engine):
+        load_kind = Noted
+
     policy = resolved(tiny_spec, microbatch=2, compile=True)
-    engine = Engine(tiny_spec, policy, device="cpu", backend=GraphCounter())
+    engine = Noting(tiny_spec, policy, device="cpu", backend=GraphCounter())
     engine.prepare()
+    first = next(index for index, (size, _) in enumerate(passes) if size == 2)
+    plain, guided = {scale for _, scale in passes}
+    assert set(passes[first : first + 2]) == {(2, plain), (2, guided)}, "every pass is warmed first"
     pair = three(tiny_spec)[:2]
     assert engine.shapes.warm is not None
     assert {"64x64", "64x64 2 at once", "64x64 guided 2 at once"} <= set(engine.shapes.warm)
