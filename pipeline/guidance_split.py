@@ -68,7 +68,7 @@ class GuidanceSplit:
             *(_half(value, stacked, self._branch) for value in args),
             **{name: _half(value, stacked, self._branch) for name, value in kwargs.items()},
         )
-        return tuple(map(self._join, _outputs(mine)))
+        return tuple(torch.cat(self._exchange(half)) for half in _outputs(mine))
 
     def _alternate(self, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         first, self._first = self._first, None
@@ -88,12 +88,6 @@ class GuidanceSplit:
         first.copy_(predictions[0])
         values.copy_(predictions[1])
         return output
-
-    def _join(self, half: Any) -> Any:  # noqa: ANN401
-        if isinstance(half, torch.Tensor):
-            return torch.cat(self._exchange(half))
-        pairs = [self._exchange(picture) for picture in half]  # Z-Image keeps pictures in a list
-        return [pair[branch] for branch in range(BRANCHES) for pair in pairs]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _exchange(self, mine: torch.Tensor) -> list[torch.Tensor]:
@@ -117,14 +111,11 @@ def _argument(args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _half(value: Any, stacked: int, branch: int) -> Any:  # noqa: ANN401
-    """The branch's half of what holds both predictions: tensors and lists of that length, and in dicts."""
+    """The branch's half of what holds both predictions: tensors of that length, and in dicts."""
     if isinstance(value, dict):
         return {key: _half(item, stacked, branch) for key, item in value.items()}
     if isinstance(value, torch.Tensor):
         return value.chunk(BRANCHES)[branch] if value.dim() and len(value) == stacked else value
-    if isinstance(value, list) and len(value) == stacked:
-        size = stacked // BRANCHES
-        return value[branch * size : (branch + 1) * size]
     return value
 
 
