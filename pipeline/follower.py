@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def main(rank: int, descriptor: int) -> NoReturn:
     try:
         engine = _prepare(rank, setup, channel)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the leader is to hear of it
+        traceback.print_exc()
         channel.send(**_failure(error))
         os._exit(1)
     channel.send(report="ready")
@@ -85,9 +87,14 @@ def _prepare(rank: int, setup: "Message", channel: "Channel") -> "Engine":
 
 
 def _follow(engine: "Engine", order: "Message", channel: "Channel") -> None:
-    """Renders what the leader renders, stops where it stops, and waits until it has left the job as well."""
+    """Renders what the leader renders, stops where it stops, and waits until it has left the job as well.
+
+    A GPU runs behind its host: what it still waits for would be matched with the next job's first exchange.
+    So nothing is reported as left before the device has come to its end.
+    """
     from pipeline.channel import read_inputs  # noqa: PLC0415
     from pipeline.errors import Stopped  # noqa: PLC0415
+    from pipeline.memory import settles  # noqa: PLC0415
     from policy.plan import RenderPlan  # noqa: PLC0415
 
     done, total, left = 0, 1, False
@@ -106,10 +113,14 @@ def _follow(engine: "Engine", order: "Message", channel: "Channel") -> None:
     except Stopped:
         report = {"report": "done"}
     except Exception as error:  # noqa: BLE001 - a job's own fault, most likely the leader's, too
+        traceback.print_exc()
         report = _failure(error)
-    channel.send(**report)
-    in_the_middle = report["report"] == "failed" and done < total
-    if not left and not _left(channel, SETTLE_S if in_the_middle else None):
+    failed = report["report"] == "failed"
+    settled = settles(engine.device, SETTLE_S if failed or left else None)
+    if failed or settled:
+        channel.send(**report)
+    in_the_middle = failed and done < total
+    if not settled or not (left or _left(channel, SETTLE_S if in_the_middle else None)):
         os._exit(1)
 
 

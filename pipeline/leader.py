@@ -10,6 +10,7 @@ is gone, or stays behind, the engine is unsound, and its process is to end.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import torch
@@ -17,13 +18,13 @@ import torch
 from pipeline.acceleration import Backend
 from pipeline.channel import write_inputs
 from pipeline.engine import Engine
-from pipeline.errors import LoadFailed
+from pipeline.errors import LoadFailed, PipelineError
 from pipeline.inputs import Inputs
 from pipeline.interruption import Interruption
-from pipeline.memory import find_device
+from pipeline.memory import find_device, settles
 from pipeline.parallel import Ranks, device_of, join, leave, offer_store
 from pipeline.rendering import PreparationStep, Rendering, ShapeReport
-from pipeline.team import Team
+from pipeline.team import HERE_S, READY_S, Abandon, Team
 from policy.model_spec import ModelSpec
 from policy.parallel import Degrees
 from policy.plan import RenderPlan
@@ -33,6 +34,10 @@ _STEP: Final = "followers"
 
 
 def _ignore(_: object) -> None:
+    pass
+
+
+def _stay(_: PipelineError, *, stuck: bool) -> None:
     pass
 
 
@@ -52,7 +57,7 @@ class LeadingEngine:
         device: str | None = None,
         report: Callable[[PreparationStep], None] = _ignore,
         backend: Backend | None = None,
-        abandon: Callable[[str], None] = _ignore,
+        abandon: Abandon = _stay,
     ) -> None:
         """Remembers what to prepare; starts and loads nothing yet.
 
@@ -63,8 +68,9 @@ class LeadingEngine:
             device: The first torch device; None: the accelerator of this process, or the CPU.
             report: Told each preparation step when it starts and when it is done.
             backend: A backend of torch.compile by its name; None: the platform's.
-            abandon: Told, in another thread, why this process has to end: a follower is gone, and what waits
-                for it cannot be left. Where it returns, the job fails when the exchange does.
+            abandon: Told, most often in another thread, why this process can render no more. With `stuck` it
+                waits for a rank in an exchange that it cannot leave, and has to end now; where `abandon`
+                returns, the job fails when the exchange does.
         """
         self.spec = spec
         self.policy = policy
@@ -73,7 +79,7 @@ class LeadingEngine:
         self._source = source
         self._report = report
         self._backend = backend
-        self._abandon = abandon
+        self.abandon = abandon
         self._team: Team | None = None
         self._engine: Engine | None = None
 
@@ -114,7 +120,7 @@ class LeadingEngine:
             team.tell(
                 order="render", plan=plan.model_dump(mode="json"), safer=safer, inputs=write_inputs(inputs)
             )
-            with team.leaving():
+            with team.leaving(partial(settles, self.device)):
                 return self._engine.render(plan, team.asking(on_step), safer=safer, inputs=inputs)
 
     def compile_facts(self) -> dict[str, object] | None:
@@ -167,8 +173,11 @@ class LeadingEngine:
         )
         with team.working():
             steps = self._engine.prepare()
-            team.expect("ready")
+            team.expect("ready", READY_S)
         return [gathered, *steps]
+
+    def _end(self, lost: PipelineError, *, stuck: bool) -> None:
+        self.abandon(lost, stuck=stuck)
 
     def _gather(self) -> tuple[Team, Ranks]:
         world = self.degrees.world
@@ -181,7 +190,7 @@ class LeadingEngine:
             "backend": self._backend if isinstance(self._backend, str) else None,
             "port": store.port,
         }
-        self._team = team = Team(world - 1, self.spec.id, setup, self._abandon)
+        self._team = team = Team(world - 1, self.spec.id, setup, self._end)
         with team.working():
-            team.expect("here")
+            team.expect("here", HERE_S)
             return team, join(store, 0, self.degrees, self.device)

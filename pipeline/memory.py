@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -64,6 +65,25 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+def settles(device: torch.device, timeout_s: float | None) -> bool:
+    """Tells whether the device comes to the end of what it was given, in this time.
+
+    It does not where it waits for an exchange that another rank has not begun, or where it has failed.
+    """
+    if device.type == "cpu":
+        return True
+    done = threading.Event()
+
+    def wait() -> None:
+        synchronise(device)
+        done.set()
+
+    waiting = threading.Thread(target=wait, name="settle", daemon=True)
+    waiting.start()
+    waiting.join(timeout_s)
+    return done.is_set()
 
 
 def device_is_sound() -> bool:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch.distributed as dist
 
@@ -29,7 +30,17 @@ HEAR_S = 2.0
 SETTLE_S = 20.0
 #: After one that was done here, followers have decoded their picture by then.
 FINISH_S = 300.0
+#: A follower has imported what it needs by then,
+HERE_S = 600.0
+#: and is prepared so long after its leader, which does the same beside it.
+READY_S = 1800.0
 _END_S = 5.0
+
+
+class Abandon(Protocol):
+    """Hears why a leader's process can render no more, and whether it is stuck in a job."""
+
+    def __call__(self, lost: PipelineError, /, *, stuck: bool) -> None: ...
 
 
 @dataclass(slots=True)
@@ -44,15 +55,15 @@ class _Follower:
 class Team:
     """The followers of one leader."""
 
-    def __init__(self, count: int, name: str, setup: Message, abandon: Callable[[str], None]) -> None:
+    def __init__(self, count: int, name: str, setup: Message, abandon: Abandon) -> None:
         """Starts them.
 
         Args:
             count: How many.
             name: What they show in the list of processes.
             setup: What each is told first.
-            abandon: Told, in another thread, why this process cannot go on, when one is gone and the leader
-                does not notice.
+            abandon: Told, most often in another thread, why this process cannot go on, when one is gone and
+                the leader does not notice, being idle, or stuck in a job.
         """
         self._abandon = abandon
         self._working = threading.Lock()
@@ -102,35 +113,46 @@ class Team:
         if self._lost:
             raise FollowerLost(self._lost)
         with self._working:
-            for follower in self._followers:
-                follower.failure = None  # of the job before
             try:
                 yield
             except Exception as error:
                 if not isinstance(error, PipelineError) or _is_broken_exchange(error):
                     self._hear()
-                    self._raise_failure(error)
+                    failure = self._failure()
+                    if failure is not None:
+                        raise failure from error
                 raise
+            finally:
+                for follower in self._followers:
+                    follower.failure = None  # who ends between two jobs does not end of one
 
-    def expect(self, report: str) -> None:
-        """Waits until all have reported.
+    def expect(self, report: str, timeout_s: float) -> None:
+        """Waits until all have reported, for each of them this long.
 
         Raises:
             FollowerLost: One did not.
         """
         for follower in self._followers:
-            if (follower.channel.receive() or {}).get("report") != report:
-                self._lose(follower)
-                self._raise_failure(None)
+            if (follower.channel.receive(timeout_s) or {}).get("report") != report:
+                silent = follower.process.poll() is None and not follower.gone.is_set()
+                self._lose(follower, f" was not {report} after {timeout_s:g} s" if silent else " ended")
+                raise self._failure() or FollowerLost(str(self._lost))
 
     @contextmanager
-    def leaving(self) -> Iterator[None]:
-        """A job, which all have left when this is left; whoever has not is lost."""
+    def leaving(self, settles: Callable[[float], bool]) -> Iterator[None]:
+        """A job, which all have left when this is left; whoever has not is lost.
+
+        Args:
+            settles: Whether this process's device comes to its end within so many seconds.
+        """
         try:
             yield
         except Exception as error:
             if not isinstance(error, PipelineError):
                 self._hear()
+            if not settles(SETTLE_S):
+                self._lost = self._lost or "rank 0 of the worker waits in an exchange that the others left"
+                self._abandon(self._failure_of(error), stuck=True)
             self._leave(SETTLE_S)
             raise
         self._leave(FINISH_S)
@@ -139,7 +161,7 @@ class Team:
         self.tell(order="leave")
         for follower in self._followers:
             if follower.channel.receive(0 if self._lost else timeout_s) is None:
-                self._lose(follower)
+                self._lose(follower, " did not leave a job")
 
     def _hear(self) -> None:
         """Gives a follower that broke an exchange by its end the time to be heard of."""
@@ -185,23 +207,29 @@ class Team:
             return
         self._lose(follower)
         follower.gone.set()
-        if self._working.locked() and self._working.acquire(timeout=GRACE_S):
+        stuck = self._working.locked()
+        if stuck and self._working.acquire(timeout=GRACE_S):
             self._working.release()  # it came out by itself, and tells what happened
         elif not self._closing:
-            self._abandon(str(self._lost))
+            self._abandon(self._failure() or FollowerLost(str(self._lost)), stuck=stuck)
 
-    def _lose(self, follower: _Follower) -> None:
-        words = f": {follower.failure['words']}" if follower.failure else " ended"
+    def _lose(self, follower: _Follower, how: str = " ended") -> None:
+        words = f": {follower.failure['words']}" if follower.failure else how
         self._lost = (
             self._lost or f"rank {follower.rank} of the worker, process {follower.process.pid},{words}"
         )
 
-    def _raise_failure(self, error: Exception | None) -> None:
+    def _failure_of(self, error: Exception) -> PipelineError:
+        """What a job ends with that failed here, and cannot be left."""
+        own = error if isinstance(error, PipelineError) and error.retryable else None
+        return own or self._failure() or FollowerLost(str(self._lost))
+
+    def _failure(self) -> PipelineError | None:
+        """What a follower's failure or end means for a job."""
         memory = [each for each in self._followers if (each.failure or {}).get("code") == OutOfMemory.code]
         if memory:
-            raise OutOfMemory(f"on rank {memory[0].rank}: {(memory[0].failure or {})['words']}") from error
-        if self._lost:
-            raise FollowerLost(self._lost) from error
+            return OutOfMemory(f"on rank {memory[0].rank}: {(memory[0].failure or {})['words']}")
+        return FollowerLost(self._lost) if self._lost else None
 
 
 def _is_broken_exchange(error: BaseException) -> bool:

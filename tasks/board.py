@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import signal
 
 
+#: Room for why a child ended itself; a code and a message take less.
+WORDS_BYTES = 1024
+
+
 class _Cells(ctypes.Structure):
     _fields_ = (
         ("warm_pid", ctypes.c_longlong),
@@ -40,6 +44,7 @@ class _Cells(ctypes.Structure):
         ("died_warming", ctypes.c_longlong),
         ("offered", ctypes.c_longlong),
         ("called_back_at", ctypes.c_double),
+        ("last_words", ctypes.c_char * WORDS_BYTES),
     )
 
     warm_pid: int
@@ -62,6 +67,7 @@ class _Cells(ctypes.Structure):
     died_warming: int
     offered: int
     called_back_at: float
+    last_words: bytes
 
 
 #: Seconds that the parent's event loop may take for a turn before it counts as stuck; a busy machine needs
@@ -176,6 +182,16 @@ class Board:
         self.release()
         self.cells.child_pid = os.getpid()
         self.cells.cold_starts += 1
+
+    def leave_words(self, code: str, message: str) -> None:
+        """Say, to the child that comes after it, what ended this one."""
+        self.cells.last_words = f"{code}\n{message}".encode()[:WORDS_BYTES]
+
+    def take_words(self) -> tuple[str, str] | None:
+        """Return the code and the message that the last child left, once; None: it left none."""
+        words, self.cells.last_words = self.cells.last_words, b""
+        code, _, message = words.decode(errors="ignore").partition("\n")
+        return (code, message) if code else None
 
     def say_warm(self) -> None:
         """Open the gate for this child."""

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
 from core import workers
@@ -24,7 +25,7 @@ from core.workers import WorkerChanges, WorkerState
 from pipeline.errors import LoadFailed, PipelineError
 from tasks import predecessor
 from tasks.compile_cache import FOLDER_VARIABLE, CompileCache
-from tasks.engine import Compiles, load_pipeline_engine
+from tasks.engine import Compiles, Leads, end_child, load_pipeline_engine
 from tasks.patience import DATABASE_ERRORS
 from tasks.shapes import tell_shapes
 
@@ -135,8 +136,9 @@ def prepare(setup: Setup) -> None:
     record = Record(database, setup.worker_id)
     try:
         record.begin()
-        _settle(database, setup)
-        _check_starts(board)
+        words = board.take_words()
+        _settle(database, setup, words)
+        _check_starts(board, words)
         operators = os.environ.get(FOLDER_VARIABLE)
         engine = _make_engine(setup, record)
         artifacts = ArtifactStore(setup.settings.artifacts_url)
@@ -185,19 +187,20 @@ def _compile_cache(
     return cache
 
 
-def _settle(database: Database, setup: Setup) -> None:
+def _settle(database: Database, setup: Setup, words: tuple[str, str] | None) -> None:
     try:
-        predecessor.settle(database, setup.settings, setup.worker_id)
+        predecessor.settle(database, setup.settings, setup.worker_id, words)
     except DATABASE_ERRORS as error:
         _log.warning("worker.predecessor_not_settled", error=describe(error))  # its lease ends by itself
 
 
-def _check_starts(board: Board) -> None:
+def _check_starts(board: Board, words: tuple[str, str] | None) -> None:
     """End a loop of children that are killed while they load, as a machine without memory does it."""
     deaths = board.cells.cold_starts - 1
     if deaths >= COLD_DEATHS:
+        why = f", at last because {words[1]}" if words else ""
         raise LoadFailed(
-            f"its process was killed {deaths} times before it was ready; is there memory enough?"
+            f"its process was killed {deaths} times before it was ready{why}; is there memory enough?"
         )
 
 
@@ -207,6 +210,8 @@ def _make_engine(setup: Setup, record: Record) -> Engine:
     started = time.monotonic()
     engine = setup.engine_factory(setup.spec, setup.policy, source=source, report=record.step)
     record.note("import", "done", round(time.monotonic() - started, 3))
+    if isinstance(engine, Leads):
+        engine.abandon = partial(end_child, setup.board)
     check_device(setup.hardware, engine.device.type)
     return engine
 

@@ -59,7 +59,9 @@ def failure_of(error: Exception) -> Failure:
 
 def fail(me: Child, job: Job, error: Exception) -> str:
     """Carry out what the retry rule says about this failure, or about the device if that is what failed."""
-    code, message, retryable = failure_of(error) if device_is_sound(me) else _NO_DEVICE
+    # A device that waits for a rank that is gone would not answer.
+    answers = is_left_alone(me) or device_is_sound(me)
+    code, message, retryable = failure_of(error) if answers else _NO_DEVICE
     if is_left_alone(me):
         me.setup.board.close()  # before the job is queued again: it is for another child
     same = _earlier(me, job, code)

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from pipeline.inputs import Inputs
     from pipeline.interruption import Interruption
     from pipeline.rendering import PreparationStep, Rendering, ShapeReport
+    from pipeline.team import Abandon
     from policy.microbatch import Sizes
     from policy.model_spec import ModelSpec
     from policy.plan import RenderPlan
     from policy.resolve import Policy
+    from tasks.board import Board
 
 
 #: Exit code of a child whose device or follower stopped working; its parent forks another.
@@ -97,6 +99,9 @@ class Leads(Protocol):
     def sound(self) -> bool:
         """Whether all of them are there; if not, the child can render no more."""
 
+    #: Called when they are not, with what that is for a job, and whether one is stuck in it.
+    abandon: Abandon
+
 
 class EngineFactory(Protocol):
     """Makes an engine that holds nothing yet; called once in each new child."""
@@ -124,10 +129,20 @@ def load_pipeline_engine(
         return made
     from pipeline import leader
 
-    return leader.LeadingEngine(spec, policy, source=source, report=report, abandon=_end)
+    return leader.LeadingEngine(spec, policy, source=source, report=report)
 
 
-def _end(reason: str) -> None:
-    """End a child that waits for a follower that is gone; its parent forks another, which settles its job."""
-    _log.error("worker.follower_lost", reason=reason)
+def end_child(board: Board, lost: PipelineError, *, stuck: bool) -> None:
+    """End a child that can render no more; its parent forks another, which ends the job with these words.
+
+    Args:
+        board: Where the next child finds them.
+        lost: What the attempt ends with.
+        stuck: The job cannot be left. One that only has its files to store does so first, and its attempt
+            then sees that this child was left alone.
+    """
+    if board.busy and not stuck:
+        return
+    _log.error("worker.follower_lost", code=lost.code, reason=lost.message)
+    board.leave_words(lost.code, lost.message)
     os._exit(DEVICE_LOST_EXIT)

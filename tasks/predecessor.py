@@ -6,6 +6,7 @@ child has not begun belongs to a dead one. It need not wait for its lease to run
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
@@ -15,6 +16,7 @@ from core.clock import now
 from core.lifecycle import JobState
 from core.log import get_logger
 from core.tables import Attempt, Job
+from policy.retry import classify
 from tasks.outbox import send
 
 if TYPE_CHECKING:
@@ -30,11 +32,20 @@ RUN_TIMEOUT = "run_timeout"
 _log = get_logger()
 
 
-def settle(database: Database, settings: Settings, worker_id: str) -> None:
-    """End or queue again every job that the worker still owns; a lost attempt counts."""
-    for job in _after(database, worker_id, _lose):
+def settle(
+    database: Database, settings: Settings, worker_id: str, words: tuple[str, str] | None = None
+) -> None:
+    """End or queue again every job that the worker still owns; a lost attempt counts.
+
+    Args:
+        database: Where they stand.
+        settings: Where their ids are sent.
+        worker_id: The worker.
+        words: Code and message that the dead child left, which its attempt then ends with.
+    """
+    for job in _after(database, worker_id, partial(_lose, words=words)):
         _log.warning("job.lost_with_child", job_id=job.id, attempt=job.attempt, state=job.state)
-        if job.state == JobState.QUEUED:
+        if job.state == JobState.QUEUED and job.run_after is None:
             send(database, settings, job)
 
 
@@ -56,14 +67,28 @@ def _after(database: Database, worker_id: str, move: Callable[[Session, Job], ob
         return session.scalars(moved).all()
 
 
-def _lose(session: Session, job: Job) -> None:
+def _lose(session: Session, job: Job, words: tuple[str, str] | None) -> None:
     if job.cancel_requested_at is None and _ran_too_long(session, job):
         message = f"The attempt ran longer than its limit of {job.run_timeout_s:g} s and had to be killed."
         store.fail(session, job.id, job.attempt, str(job.owner), RUN_TIMEOUT, message, retryable=False)
         return
+    if job.cancel_requested_at is None and words is not None:
+        _end(session, job, *words)
+        return
     # A lease that ends now is one that rescue takes back: one rule for jobs that lost their worker.
     store.heartbeat(session, job.id, job.attempt, str(job.owner), lease_s=0.0)
     store.rescue(session)
+
+
+def _end(session: Session, job: Job, code: str, message: str) -> None:
+    """As an attempt ends that could do so itself (`tasks.ends.fail`)."""
+    attempt = (session, job.id, job.attempt, str(job.owner))
+    earlier = store.attempts_with_code(session, job.id, code)
+    verdict = classify(code, job.counted_attempts, job.max_attempts, earlier)
+    if verdict.kind == "fail":
+        store.fail(*attempt, code, message, retryable=True)
+    else:
+        store.retry(*attempt, code, message, verdict.delay_s)
 
 
 def _ran_too_long(session: Session, job: Job) -> bool:

@@ -83,3 +83,21 @@ def test_what_a_stopped_worker_left_goes_back_uncounted(stage: Stage) -> None:
     job = stage.job(job_id)
     assert (job.state, job.counted_attempts) == (JobState.QUEUED, 0)
     assert stage.messages() == 1
+
+
+def test_a_job_ends_with_the_words_that_its_child_left(stage: Stage) -> None:
+    worker_id = new_id()
+    job_id = held_by(stage, worker_id)
+    words = ("out_of_memory", "on rank 1: OutOfMemory: not enough")
+    predecessor.settle(stage.database, stage.settings, worker_id, words)
+    with stage.database.reading() as session:
+        (attempt,) = store.get_attempts(session, job_id)
+    assert (attempt.outcome, attempt.error_code, attempt.error_message) == ("retried", *words)
+    assert stage.job(job_id).state == JobState.QUEUED
+    assert stage.messages() == 1
+
+    with stage.database.transaction() as session:
+        assert store.claim(session, job_id, worker_id, 60) is not None
+    predecessor.settle(stage.database, stage.settings, worker_id, words)
+    job = stage.job(job_id)
+    assert (job.state, job.error_code) == (JobState.FAILED, "out_of_memory"), "safer is tried once"
