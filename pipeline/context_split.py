@@ -1,9 +1,9 @@
 """The tokens of one picture over several ranks: Cache-DiT's context parallelism, put on one transformer.
 
 Each rank holds a part of the tokens; inside attention they are exchanged for a part of the heads (Ulysses).
-The parts need not be equal ("anything"), so any size, any prompt length and any number of heads will do.
-Where a transformer's tokens may be split is Cache-DiT's plan for its class, or diffusers' own where it has
-none.
+The parts need not be equal ("anything"), so any size and any number of heads will do, and any text with a
+token for each rank (`policy.parallel.most_parts`). Where a transformer's tokens may be split is Cache-DiT's
+plan for its class, or diffusers' own where it has none.
 """
 
 from typing import Any

@@ -30,6 +30,9 @@ _UNSPLIT: Mapping[str, str] = MappingProxyType(
         "sd3": "no plan says where its tokens may be split",
     }
 )
+# Tokens of the shortest text of a family whose pipeline does not pad it: what the template of Qwen-Image
+# leaves of an empty (negative) prompt is "<|im_end|>", newline, "<|im_start|>", "assistant", newline.
+_SHORTEST_TEXT: Mapping[str, int] = MappingProxyType({"qwen-image": 5})
 _STYLES = ("batched", "separate")
 
 
@@ -64,6 +67,11 @@ class Degrees:
 def unsplit_context(spec: ModelSpec) -> str | None:
     """Returns why the tokens of this model cannot be split, None where they can."""
     return _UNSPLIT.get(spec.family)
+
+
+def most_parts(spec: ModelSpec) -> int:
+    """Returns over how many ranks the tokens can be split: each needs one of the shortest text's."""
+    return min(_SHORTEST_TEXT.get(spec.family, MOST_RANKS), MOST_RANKS)
 
 
 def has_branches(spec: ModelSpec) -> bool:

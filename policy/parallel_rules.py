@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from policy.kernels import KERNELS, splits
 from policy.options import OPTIONS
-from policy.parallel import NAMES, Degrees, has_branches, unsplit_context
+from policy.parallel import NAMES, Degrees, has_branches, most_parts, unsplit_context
 from policy.platforms import PLATFORMS
 from policy.setting import Conflict, Setting, conflict
 from policy.wording import listing
@@ -71,6 +71,7 @@ def _model_rules(setting: Setting, degrees: Degrees) -> Iterator[Conflict]:
         other = "cfg_parallel" if has_branches(spec) else "one GPU"
         message = f"context_parallel cannot split the tokens of {spec.id}: {why}; use {other}"
         yield conflict(setting, message, "context_parallel", limit=1, nearest=1)
+    yield from _text_rules(setting, degrees)
     presets = ("cache_preset", "secondary_cache_preset")
     if degrees.cfg_parallel > 1 and values["cache"] and "adaptive" in (values[name] for name in presets):
         message = (
@@ -78,6 +79,16 @@ def _model_rules(setting: Setting, degrees: Degrees) -> Iterator[Conflict]:
             "predictions: use a static preset, or context_parallel"
         )
         yield conflict(setting, message, *presets, "cfg_parallel")
+
+
+def _text_rules(setting: Setting, degrees: Degrees) -> Iterator[Conflict]:
+    most = most_parts(setting.spec)
+    if degrees.context_parallel > most:
+        message = (
+            f"context_parallel gives each GPU a part of the text as well, and an empty prompt of "
+            f"{setting.spec.id} has {most} tokens: use {most} at most"
+        )
+        yield conflict(setting, message, "context_parallel", limit=most, nearest=most)
 
 
 def _placement_rules(setting: Setting, used: tuple[str, ...]) -> Iterator[Conflict]:

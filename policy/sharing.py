@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from policy.model_spec import ModelSpec, Residency
 from policy.modes import Hardware
-from policy.parallel import BRANCHES, Degrees, guides_by_default, unsplit_context
+from policy.parallel import BRANCHES, Degrees, guides_by_default, most_parts, unsplit_context
 from policy.weights import shared
 
 _COUNTS = (2, 4, 8)
@@ -90,6 +90,7 @@ def _degrees(
     branches = BRANCHES if guides_by_default(spec) and not adaptive else 1
     for cfg in dict.fromkeys((branches, 1)):
         context = count // cfg
-        if context == 1 or (splits and unsplit_context(spec) is None):
+        splittable = splits and unsplit_context(spec) is None and context <= most_parts(spec)
+        if context == 1 or splittable:
             return Degrees(cfg, context, count)
     return None

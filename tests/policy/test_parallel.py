@@ -68,6 +68,16 @@ def test_what_a_model_allows(model: str, *, cfg: bool, context: bool) -> None:
     assert not refused({"fsdp": 2}, spec)
 
 
+def test_no_rank_is_left_without_a_token_of_an_empty_prompt() -> None:
+    eight = gpu(count=8)
+    assert not refused({"context_parallel": 5}, QWEN, eight)
+    assert not refused({"context_parallel": 8}, FLUX, eight)
+    for degree in (6, 8):
+        told = problems(QWEN, {"context_parallel": degree}, hardware=eight)["context_parallel"]
+        assert (told.limit, told.nearest) == (5, 5)
+        assert "an empty prompt of qwen-image has 5 tokens" in told.message
+
+
 def test_degrees_multiply_and_weights_are_shared_by_all() -> None:
     assert Degrees(2, 4, 8).world == Degrees(2, 4).world == 8
     assert Degrees(fsdp=4).world == 4
