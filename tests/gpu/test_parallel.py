@@ -48,6 +48,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory, miniature_folder: Callable[[
             "jobs": jobs,
             "backend": None,
             "kill": name == "tokens and weights",
+            "alone": name == "guidance",
         }
         for name, (model, flags, jobs) in ORDERS.items()
     ]
@@ -81,3 +82,9 @@ def test_each_rank_has_a_gpu_of_its_own(drawn: Drawn) -> None:
 def test_a_follower_that_dies_between_two_jobs_is_told(drawn: Drawn) -> None:
     told, _ = drawn("tokens and weights")
     assert (told["sound"], told["sound then"]) == (True, False)
+
+
+def test_no_job_follows_one_that_the_leader_left_alone(drawn: Drawn) -> None:
+    told, _ = drawn("guidance")
+    assert "out of memory on the leader" in told["failed alone"]
+    assert told["then"].startswith("rank 1 of the worker")
