@@ -4,6 +4,7 @@ Pictures are drawn alone first and then in passes of two, three and more, beside
 exact when latents and decoded values of every picture have the same bits both ways, and not only the same
 pixels: what rounding to eight bits hides in these pictures would show in others. Prompts are of several
 lengths, and, where that is not exact, of one: some pipelines pad prompts to the longest of the pass.
+All that is of few steps. Passes that are close then are judged by one with the steps of a job.
 
 Nothing of this fails a worker. A pass that cannot be drawn, that does not fit into memory or that compiles
 anew each time is not shared, and the worker's row says why.
@@ -151,7 +152,13 @@ def warm(draw: DrawPass, plan: RenderPlan, prompts: Sequence[str], most: int) ->
 
 
 def look(
-    draw: DrawPass, plan: RenderPlan, prompts: Sequence[str], most: int, *, warmed: Unfit | None = None
+    draw: DrawPass,
+    plan: RenderPlan,
+    prompts: Sequence[str],
+    most: int,
+    *,
+    warmed: Unfit | None = None,
+    in_full: DrawPass | None = None,
 ) -> Found:
     """Draws a plan alone and in passes of 2 to ``most`` pictures, and compares.
 
@@ -161,12 +168,40 @@ def look(
         prompts: Of several lengths.
         most: Most pictures in one pass.
         warmed: What `warm` gave of them; None: nothing is compiled.
+        in_full: Draws a pass with all steps of a job; None: close ones are as close as the short ones are.
     """
-    found = Found(mixed=_look(draw, _mixed(plan, prompts, most), warmed or {}))
+    mixed, alike = _mixed(plan, prompts, most), _seeded(plan, most)
+    found = Found(mixed=_look(draw, mixed, warmed or {}))
     if any(compared.likeness is not Likeness.EXACT for compared in found.mixed.values()):
-        alike = _seeded(plan, most)
         found.alike = _look(draw, alike, {} if warmed is None else _warm(draw, alike))
+    if in_full is not None:
+        found.mixed |= _judge(in_full, mixed, _close(found.mixed))
+        rest = {size: each for size, each in _close(found.alike).items() if size not in _close(found.mixed)}
+        found.alike |= _judge(in_full, alike, rest)
     return found
+
+
+def _close(found: Mapping[int, Compared]) -> dict[int, Compared]:
+    return {size: each for size, each in found.items() if each.likeness is Likeness.CLOSE}
+
+
+def _judge(draw: DrawPass, plans: Sequence[RenderPlan], close: Mapping[int, Compared]) -> dict[int, Compared]:
+    """Judges passes that are close after few steps by the largest of them in full: differences grow."""
+    if not close:
+        return {}
+    most = max(close)
+
+    def compare_pass(size: int) -> Compared:
+        alone = [_keep(draw([plan]).drawn[0]) for plan in plans[:size]]
+        return compare(list(map(_keep, draw(plans[:size]).drawn)), alone)
+
+    done, unfit = _try_each([most], compare_pass)
+    judged = {**done, **unfit}[most]
+    if judged.likeness is Likeness.EXACT:  # which few steps were not
+        judged = Compared(Likeness.CLOSE, "close, equal bits")
+    told = f"{judged.words} in full, {most} at once"
+    few = {size: f"{each.words} in few steps" for size, each in close.items()}
+    return {size: Compared(judged.likeness, f"{told}; {words}") for size, words in few.items()}
 
 
 def _seeded(plan: RenderPlan, most: int) -> list[RenderPlan]:

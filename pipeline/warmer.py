@@ -114,7 +114,9 @@ class Warmer:
         warmed = [warm(self._draw, plan, prompts, most) if compiled else None for plan in plans]
         for plan, unfit in zip(plans, warmed, strict=True):
             way = self._way(plan, self._as_requested(plan))
-            found = look(self._draw, plan, prompts, most, warmed=unfit)
+            high = way == self._way(plan.model_copy(update={"quality": "high"}), self._as_requested(plan))
+            in_full = self._draw_in_full if high else None  # close ones serve quality high alone
+            found = look(self._draw, plan, prompts, most, warmed=unfit, in_full=in_full)
             self._together.note(way, found)
             for size in found.drawn:
                 self._shapes.add_warm(way.shape._replace(pictures=size))
@@ -199,6 +201,12 @@ class Warmer:
         """One pass, cached as a request is and with a step reused."""
         plan = plans[0]
         return self._run(plans, self._with_reuse(self._as_requested(plan), plan))
+
+    def _draw_in_full(self, plans: Sequence[RenderPlan]) -> Pass:
+        """One pass as a request of the model's default steps is drawn, or of the fewest that are cached."""
+        steps = self._reference_steps or self._spec.steps.default
+        whole = [plan.model_copy(update={"num_inference_steps": steps}) for plan in plans]
+        return self._run(whole, self._decide(whole[0]))
 
     def _as_requested(self, plan: RenderPlan) -> CacheDecision:
         """How a request is cached that is like this plan, but for its few steps."""

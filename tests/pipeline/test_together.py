@@ -136,6 +136,32 @@ def test_single_pictures_are_compared_as_they_are_once_every_pass_is_warm(tiny_s
     assert likenesses(looked) == {2: EXACT, 3: OTHER, 4: EXACT}
 
 
+@pytest.mark.parametrize(("off", "likeness"), [(0.004, CLOSE), (0.02, OTHER), (0.0, CLOSE)])
+def test_close_passes_are_judged_by_the_largest_of_them_in_full(
+    tiny_spec: ModelSpec, off: float, likeness: Likeness
+) -> None:
+    """After few steps they are at 60 dB; what differs grows with the steps that are run."""
+    in_full: list[int] = []
+
+    def draw(plans: Sequence[RenderPlan], off: float = 0.001) -> Pass:
+        apart = 0.0 if len(plans) in (1, 2) else off
+        values = [np.clip(noise(plan) * 0.5 + apart, 0, 1) for plan in plans]
+        return Pass(tuple(Drawn((each * 255).astype(np.uint8), each, None) for each in values), {})
+
+    def draw_in_full(plans: Sequence[RenderPlan]) -> Pass:
+        in_full.append(len(plans))
+        return draw(plans, off)
+
+    judged = look(draw, planned(tiny_spec), PROMPTS, 4, in_full=draw_in_full)
+    assert likenesses(judged) == {2: EXACT, 3: likeness, 4: likeness}
+    assert bool(judged.sizes("high").mixed == (2, 3, 4)) == (likeness is CLOSE)
+    assert in_full == [1, 1, 1, 1, 4] * (1 if likeness is CLOSE else 2), (
+        "alike ones where others are not close"
+    )
+    assert judged.in_words()["3"].startswith(likeness)
+    assert judged.sizes("lossless").mixed == (2,)
+
+
 # --- the engine ---
 
 
