@@ -28,7 +28,7 @@ from policy.plan import RenderPlan
 from policy.request import Quality
 
 CLOSE_DB = 40.0
-"""Least peak signal-to-noise ratio of pictures that count as close, dB; measured are 49 dB and more."""
+"""Least peak signal-to-noise ratio of pictures that count as close, dB; measured are 46 dB and more."""
 
 DrawPass = Callable[[Sequence[RenderPlan]], Pass]
 

@@ -104,7 +104,7 @@ def _key(plan: RenderPlan) -> tuple[object, ...]:
     return (*shared, plan.negative_prompt is None)
 
 
-def leads(plan: RenderPlan, attempt: int, attempts: int) -> bool:
+def takes_along(plan: RenderPlan, attempt: int, attempts: int) -> bool:
     """Tells whether a job that has just been claimed may take others along.
 
     Args:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from core import passes, workers
 from core.log import get_logger
 from pipeline.errors import PlanNotSupported
-from policy.microbatch import LOOK, Sizes, Waiting, choose_mates, leads
+from policy.microbatch import LOOK, Sizes, Waiting, choose_mates, takes_along
 from tasks.attempt import read_plan
 from tasks.engine import SharesPasses
 
@@ -49,7 +49,7 @@ def take_along(me: Child, leader: Job) -> Sequence[Member]:
 
 def _take_along(me: Child, leader: Job) -> Sequence[Member]:
     plan = _plan_of(me, leader)
-    if plan is None or not leads(plan, leader.attempt, leader.max_attempts) or me.setup.board.draining:
+    if plan is None or not takes_along(plan, leader.attempt, leader.max_attempts) or me.setup.board.draining:
         return ()
     sizes = me.engine.shared_sizes(plan) if isinstance(me.engine, SharesPasses) else Sizes()
     if not sizes:

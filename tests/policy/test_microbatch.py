@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from policy.microbatch import Likeness, Sizes, Waiting, choose_mates, largest, leads, one_pass, worst
+from policy.microbatch import Likeness, Sizes, Waiting, choose_mates, largest, one_pass, takes_along, worst
 from policy.plan import RenderPlan
 from tests.fixtures.models import over_picture
 from tests.policy.parts import FLUX, QWEN, TINY, planned
@@ -103,10 +103,10 @@ def test_a_pass_has_a_size_that_was_looked_at() -> None:
 
 
 def test_a_job_leads_in_its_first_attempt_and_when_it_has_another() -> None:
-    assert leads(LEADER, 1, 3)
-    assert not leads(LEADER, 2, 3)
-    assert not leads(LEADER, 1, 1)
-    assert not leads(planned(n=2), 1, 3)
+    assert takes_along(LEADER, 1, 3)
+    assert not takes_along(LEADER, 2, 3)
+    assert not takes_along(LEADER, 1, 1)
+    assert not takes_along(planned(n=2), 1, 3)
 
 
 def test_where_the_length_of_a_prompt_matters_those_of_the_same_prompt_share() -> None:
