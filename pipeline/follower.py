@@ -94,7 +94,7 @@ def _follow(engine: "Engine", order: "Message", channel: "Channel") -> None:
     """
     from pipeline.channel import read_inputs  # noqa: PLC0415
     from pipeline.errors import Stopped  # noqa: PLC0415
-    from pipeline.memory import settles  # noqa: PLC0415
+    from pipeline.memory import STEP_S, settles  # noqa: PLC0415
     from policy.plan import RenderPlan  # noqa: PLC0415
 
     done, total, left = 0, 1, False
@@ -116,7 +116,7 @@ def _follow(engine: "Engine", order: "Message", channel: "Channel") -> None:
         traceback.print_exc()
         report = _failure(error)
     failed = report["report"] == "failed"
-    settled = settles(engine.device, SETTLE_S if failed or left else None)
+    settled = settles(engine.device, STEP_S if failed or left else None)
     if failed or settled:
         channel.send(**report)
     in_the_middle = failed and done < total

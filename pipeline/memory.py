@@ -14,6 +14,8 @@ from policy.packages import installed
 
 Result = TypeVar("Result")
 
+#: A device is up to a step behind its host, and no step of any model takes longer.
+STEP_S = 120.0
 _GB = 1e9
 
 # What the CPU allocator and CUDA libraries say when they do not use the exception made for it.

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from pipeline.channel import Channel, Message
 from pipeline.errors import FollowerLost, OutOfMemory, PipelineError
+from pipeline.memory import STEP_S
 
 #: A leader that a follower's death finds in a job has this long to fail by itself.
 GRACE_S = 10.0
@@ -150,7 +151,7 @@ class Team:
         except Exception as error:
             if not isinstance(error, PipelineError):
                 self._hear()
-            if not settles(SETTLE_S):
+            if not settles(STEP_S):
                 self._lost = self._lost or "rank 0 of the worker waits in an exchange that the others left"
                 self._abandon(self._failure_of(error), stuck=True)
             self._leave(SETTLE_S)
