@@ -76,6 +76,9 @@ def test_no_rank_is_left_without_a_token_of_an_empty_prompt() -> None:
         told = problems(QWEN, {"context_parallel": degree}, hardware=eight)["context_parallel"]
         assert (told.limit, told.nearest) == (5, 5)
         assert "an empty prompt of qwen-image has 5 tokens" in told.message
+    small = gpu(20, count=8)
+    assert degrees(QWEN, small) == (2, 4, 8, "none")
+    assert degrees(QWEN, small, cache_preset="adaptive") == (1, 1, 1, "group"), "tokens alone would be in 8"
 
 
 def test_degrees_multiply_and_weights_are_shared_by_all() -> None:
