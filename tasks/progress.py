@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import select
@@ -23,6 +24,8 @@ from tasks.patience import DATABASE_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from sqlalchemy.orm import Session
 
     from core.db import Database
     from tasks.board import Board
@@ -64,7 +67,7 @@ class Progress:
         self.failures = 0
         self.board = board
         self.kill_grace_s = kill_grace_s
-        self._database = database
+        self.database = database
         self._lease_s = lease_s
         self._heartbeat_s = heartbeat_s
         self._lost = False
@@ -113,32 +116,30 @@ class Progress:
         rest_s = (now - self._started) / self.step * (self.steps - self.step)
         return now + rest_s > self.board.cells.drain_until
 
-    def tick(self) -> None:
-        """Write the progress and extend the lease if it is time, else look for a wish to cancel."""
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to write the progress and extend the lease."""
         silent_s = time.monotonic() - self._written_at
         moved = self.step != self._written_step and silent_s >= WRITE_S
-        if moved or silent_s >= self._heartbeat_s:
-            self._beat()
-        else:
-            self._look()
+        return moved or silent_s >= self._heartbeat_s
 
-    def _beat(self) -> None:
+    def beat(self, session: Session) -> Callable[[], None]:
+        """Write the progress and extend the lease; what is returned notes it once that is kept."""
         step = self.step
         progress = (step, self.steps) if step else (None, None)
-        with self._database.transaction() as session:
-            beat = store.heartbeat(
-                session, self.job.id, self.job.attempt, str(self.job.owner), self._lease_s, *progress
-            )
-        self._written_at, self._written_step = time.monotonic(), step
-        self._lost = beat is None
-        self._cancel = beat is not None and beat.cancel_requested
+        beat = store.heartbeat(
+            session, self.job.id, self.job.attempt, str(self.job.owner), self._lease_s, *progress
+        )
 
-    def _look(self) -> None:
-        mine = (Job.id == self.job.id, Job.attempt == self.job.attempt, Job.owner == self.job.owner)
-        with self._database.reading() as session:
-            row = session.execute(select(Job.cancel_requested_at).where(*mine)).one_or_none()
-        self._lost = row is None
-        self._cancel = row is not None and row.cancel_requested_at is not None
+        def note() -> None:
+            self._written_at, self._written_step = time.monotonic(), step
+            self.learn(lost=beat is None, cancel=beat is not None and beat.cancel_requested)
+
+        return note
+
+    def learn(self, *, lost: bool, cancel: bool) -> None:
+        """Note what the row says: another worker holds the job; the caller wishes its end."""
+        self._lost, self._cancel = lost, cancel
 
 
 class Heartbeat:
@@ -159,16 +160,16 @@ class Heartbeat:
             end: Ends a job that has stopped while others go on; None: whoever runs it does.
         """
         self._jobs = list(jobs)
+        first = self._jobs[0]
+        self._board, self._kill_grace_s, self._database = first.board, first.kill_grace_s, first.database
         self._limit_s = limit_s
         self._end_of = end
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        first = self._jobs[0]
-        self._board, self._kill_grace_s = first.board, first.kill_grace_s
         self._board.begin_job(self._limit_s)
-        name = f"heartbeat-{first.job.id}"
+        name = f"heartbeat-{self._jobs[0].job.id}"
         self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
         self._thread.start()
         return self
@@ -181,22 +182,59 @@ class Heartbeat:
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK_S):
-            for progress in tuple(self._jobs):
-                self._board.beat(asking=True)
-                self._visit(progress)
-                self._board.beat()
+            self.look()
             if any(progress.must_stop for progress in self._jobs):
                 self._board.kill_after(self._kill_grace_s)
 
-    def _visit(self, progress: Progress) -> None:
-        try:
+    def look(self) -> None:
+        """End the jobs that have stopped; beat for the others, all in one transaction and one query."""
+        for progress in tuple(self._jobs):
             if progress.stop is not None and self._end_of is not None:
-                self._end_of(progress)
-                self._jobs.remove(progress)
-                self._board.spare()
-            else:
-                progress.tick()
+                self._visit([progress], partial(self._leave, progress, self._end_of))
+        if self._jobs:
+            self._visit(self._jobs, self._beat)
+
+    def _visit(self, jobs: Sequence[Progress], ask: Callable[[], None]) -> None:
+        self._board.beat(asking=True)
+        try:
+            ask()
         except DATABASE_ERRORS as error:
             # The lease outlives a short outage; should it not, the end of the attempt finds that out.
-            progress.failures += 1
-            _log.warning("job.heartbeat_failed", job_id=progress.job.id, error=type(error).__name__)
+            for progress in jobs:
+                progress.failures += 1
+                _log.warning("job.heartbeat_failed", job_id=progress.job.id, error=type(error).__name__)
+        self._board.beat()
+
+    def _leave(self, progress: Progress, end: Callable[[Progress], None]) -> None:
+        end(progress)
+        self._jobs.remove(progress)
+        self._board.spare()
+
+    def _beat(self) -> None:
+        due = [progress for progress in self._jobs if progress.is_due]
+        written = self._write(due) if due else []
+        rest = [progress for progress in self._jobs if progress not in written]
+        if rest:
+            self._read(rest)
+
+    def _write(self, due: Sequence[Progress]) -> list[Progress]:
+        """Beats for those whose rows are free: over several, two transactions may wait for each other."""
+        ids = [progress.job.id for progress in due]
+        with self._database.transaction() as session:
+            free = set(
+                session.scalars(select(Job.id).where(Job.id.in_(ids)).with_for_update(skip_locked=True))
+            )
+            written = [progress for progress in due if progress.job.id in free]
+            notes = [progress.beat(session) for progress in written]
+        for note in notes:
+            note()
+        return written
+
+    def _read(self, jobs: Sequence[Progress]) -> None:
+        wanted = select(Job.id, Job.attempt, Job.owner, Job.cancel_requested_at)
+        with self._database.reading() as session:
+            rows = session.execute(wanted.where(Job.id.in_([progress.job.id for progress in jobs]))).all()
+        held = {(row.id, row.attempt, row.owner): row.cancel_requested_at for row in rows}
+        for progress in jobs:
+            mine = (progress.job.id, progress.job.attempt, progress.job.owner)
+            progress.learn(lost=mine not in held, cancel=held.get(mine) is not None)

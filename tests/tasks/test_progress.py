@@ -2,14 +2,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import text, update
+from sqlalchemy import event, text, update
 
 from core import store
 from core.clock import now
 from core.ids import new_id
 from core.tables import Job
 from tasks.board import Board
-from tasks.progress import Progress, Stop
+from tasks.progress import Heartbeat, Progress, Stop
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.workers import Stage
 
@@ -94,6 +94,41 @@ def test_a_database_that_is_away_for_a_moment_does_not_stop_the_job(stage: Stage
         rename(stage, "jobs_away", "jobs")
         wait_until(lambda: stage.job(progress.job.id).progress_step == 2, what="progress again")
         assert progress.on_step(3, 50)
+
+
+def test_jobs_that_share_a_pass_beat_in_one_transaction(stage: Stage) -> None:
+    ids = [stage.submit(send=False) for _ in range(3)]
+    with stage.database.transaction() as session:
+        jobs = [store.claim(session, job_id, new_id(), 3.0) for job_id in ids]
+    timing = {"lease_s": 30.0, "heartbeat_s": 0.0, "kill_grace_s": 5.0}
+    shared = [Progress(job, stage.database, Board(), **timing) for job in jobs if job is not None]
+    heartbeat = Heartbeat(shared)
+    commits: list[object] = []
+
+    def note(connection: object) -> None:
+        commits.append(connection)
+
+    event.listen(stage.database.db_engine, "commit", note)
+    try:
+        for progress in shared:
+            progress.on_step(4, 50)
+        heartbeat.look()
+    finally:
+        event.remove(stage.database.db_engine, "commit", note)
+    assert len(commits) == 1
+    assert [stage.job(job_id).progress_step for job_id in ids] == [4, 4, 4]
+    if stage.database.db_engine.dialect.name == "postgresql":  # SQLite has one writer and no locks of rows
+        with stage.database.transaction() as session:
+            session.execute(update(Job).where(Job.id == ids[0]).values(hand_backs=0))
+            shared[1].step = 5
+            heartbeat.look()
+        assert [stage.job(job_id).progress_step for job_id in ids] == [4, 5, 4]
+    with stage.database.transaction() as session:
+        session.execute(update(Job).where(Job.id == ids[1]).values(owner=new_id()))
+    stage.cancel(ids[2])
+    heartbeat.look()
+    assert [progress.on_step(5, 50) for progress in shared] == [True, False, False]
+    assert [progress.stop for progress in shared] == [None, Stop.LOST, Stop.CANCELED]
 
 
 def rename(stage: Stage, old: str, new: str) -> None:
