@@ -50,7 +50,7 @@ def small_engine(
     if not folder.exists():
         build(spec, folder)
     small = spec_of(spec)
-    policy = resolve(small, flags={"cache_preset": PRESET, **flags}, env={}, hardware=CPU)
+    policy = resolve(small, flags={"cache": True, "cache_preset": PRESET, **flags}, env={}, hardware=CPU)
     make = Engine if kind is None else kind
     return make(small, policy, source=str(folder), device="cpu", backend=backend), long_plan(small)
 

@@ -97,14 +97,16 @@ def test_ctrl_c_during_a_download_leaves_nothing(renderq: Run, server: ScriptedS
     go_on = threading.Event()
 
     def pieces() -> Iterator[bytes]:
-        yield CONTENT
+        yield bytes(1 << 20)  # more than what waits to be written
         go_on.wait(30)
 
     server.add(f"/v1/batches/{BATCH}", batch("completed"))
     server.add(f"/v1/batches/{BATCH}/content", pieces)
 
     def interrupt() -> None:
-        wait_until(lambda: any(name.endswith(".part") for name in in_folder()), what="the hidden file")
+        wait_until(
+            lambda: any(part.stat().st_size for part in Path().glob(".*.part")), what="the hidden file"
+        )
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupter = threading.Thread(target=interrupt)

@@ -12,6 +12,7 @@ from pipeline.boundary import transformers_of
 from pipeline.compilation import CompilePlan
 from pipeline.engine import Engine
 from pipeline.errors import Unsupported
+from pipeline.loaded import Loaded
 from policy.cache import CacheDecision
 from policy.model_spec import ModelSpec
 from tests.fixtures.models import planned, resolved
@@ -50,13 +51,22 @@ def test_a_job_that_does_not_allow_the_workers_kernel_runs_on_torchs_own(tiny_sp
         acceleration.prepare_for(CacheDecision(None, None, "for a test"), "high")
 
 
+class LoadedWithoutKernel(Loaded):
+    def _accelerate(self, backend: Any) -> Acceleration:
+        return Acceleration(
+            functools.partial(transformers_of, self.pipe, self.spec),
+            CompilePlan(wanted=False),
+            cache_wanted=False,
+            pipeline=self.pipe,
+            backend=backend,
+            attention="sage",
+        )
+
+
 class Choosing(Engine):
     """An engine whose worker was given a kernel that this machine does not have."""
 
-    def _accelerate(self, pipe: Any) -> Acceleration:
-        transformers = functools.partial(transformers_of, pipe, self.spec)
-        plan = CompilePlan(wanted=False)
-        return Acceleration(transformers, plan, cache_wanted=False, pipeline=pipe, attention="sage")
+    load_kind = LoadedWithoutKernel
 
 
 def test_an_engine_asks_for_the_kernel_that_each_job_allows(tiny_spec: ModelSpec) -> None:
