@@ -44,9 +44,9 @@ def waiting(database: Database, call: Callable[[], Any]) -> Beside:
     """Start ``call`` and go on when PostgreSQL says that it waits for a lock."""
     beside = Beside(call)
     looks = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    with database.db_engine.connect() as connection:
+    # A transaction would go on to see the activity of its first look.
+    with database.db_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         wait_until(lambda: connection.scalar(looks), what="a wait for a lock")
-        connection.rollback()
     return beside
 
 
