@@ -9,18 +9,17 @@ first only, which must have the same bytes. The columns tell what was measured, 
 exit status is 1 if any of it is wrong.
 """
 
-import argparse
-import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.miniatures import fresh_processes, small_engine
+from benchmarks.report import read_arguments, report
 from pipeline.errors import Stopped
 from policy.catalogue import Catalogue
 from policy.plan import RenderPlan
@@ -200,11 +199,12 @@ def _with(row: Row, **changes: object) -> Row:
     return Row(**{**asdict(row), **changes})
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
+def table(rows: Iterable[Row]) -> Iterator[str]:
     """The rows as text, one family a line."""
-    lines = [HEAD, *map(_cells, rows)]
+    listed = list(rows)
+    lines = [HEAD, *map(_cells, listed)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
-    for line, row in zip(lines, [None, *rows], strict=True):
+    for line, row in zip(lines, [None, *listed], strict=True):
         yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         if row is not None and row.error:
             yield f"    {row.error}"
@@ -234,21 +234,13 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def main() -> int:
     """Runs from the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
-    parser.add_argument("--model", action="append", choices=tuple(Catalogue.load()), help="only this one")
+    parser = read_arguments(__doc__)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="renderq-") as folder:
         families = Families(Path(folder))
         rows = [families.examine(model_id) for model_id in options.model or Catalogue.load()]
         families.close()
-    if options.json:
-        print(json.dumps([{**asdict(row), "right": row.is_right} for row in rows], indent=2))
-    else:
-        print("\n".join(table(rows)))
-    return 0 if all(row.is_right for row in rows) else 1
+    return report(rows, table, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -8,21 +8,19 @@ that of the medians of the CPU time; one thread computes, so it is the time that
 that does nothing else. The exit status is 1 where the engine adds more than 2 %.
 """
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.miniatures import fresh_processes, long_plan, small_engine
-from policy.catalogue import Catalogue
+from benchmarks.report import read_arguments, report
 
 if TYPE_CHECKING:
     from pipeline.engine import Engine
@@ -107,7 +105,7 @@ def _by_hand(engine: "Engine", plan: "RenderPlan") -> tuple[np.ndarray, int]:
     return (values * 255).round().astype(np.uint8), sum(acceleration.cached_steps())
 
 
-def table(rows: list[Row]) -> Iterator[str]:
+def table(rows: Iterable[Row]) -> Iterator[str]:
     """The rows as text."""
     yield f"{'model':<18}{'steps':>6}{'reused':>8}{'plain s':>10}{'engine s':>10}{'ratio':>8}  pixels"
     for row in rows:
@@ -119,23 +117,15 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 def main() -> int:
     """Runs from the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
+    parser = read_arguments(__doc__)
     parser.add_argument("--pairs", type=int, default=30, help="calls of each kind (default: 30)")
-    parser.add_argument("--model", action="append", choices=tuple(Catalogue.load()), help="only this one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="renderq-") as folder, fresh_processes() as processes:
         rows = [
             processes.submit(measure, model, Path(folder) / model, options.pairs).result()
             for model in options.model or MODELS
         ]
-    if options.json:
-        print(json.dumps([{**asdict(row), "right": row.is_right} for row in rows], indent=2))
-    else:
-        print("\n".join(table(rows)))
-    return 0 if all(row.is_right for row in rows) else 1
+    return report(rows, table, as_json=options.json)
 
 
 if __name__ == "__main__":

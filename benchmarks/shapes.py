@@ -10,31 +10,26 @@ is not kept: a request at a new size takes at most 1.1 times an uncompiled one a
 next one after the warm-up runs compiled and compiles nothing.
 """
 
-import argparse
-import json
 import signal
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.miniatures import long_plan, small_engine
+from benchmarks.report import read_arguments, report
 from pipeline.interruption import Interrupted, Interruption
-from policy.catalogue import Catalogue
-from policy.modes import Hardware
-from policy.plan import RenderPlan, make_plan
-from policy.request import RenderRequest
-from policy.resolve import resolve
+from policy.plan import RenderPlan
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from pipeline.engine import Engine
 
-CPU = Hardware("cpu", None, 1, 4.0, 4.0, supports_bf16=True)
 MOST_RATIO = 1.1
 MODELS = ("flux.1-dev", "qwen-image", "wan2.2-t2v-a14b")
 STEPS = 10
@@ -99,19 +94,9 @@ def measure(model_id: str, folder: Path, backend: str, repeat: int) -> Row:
         backend: A backend of torch.compile.
         repeat: Requests of each kind.
     """
-    from pipeline.engine import Engine
-    from pipeline.miniature import build, spec_of
-
-    spec = spec_of(Catalogue.load()[model_id])
-    build(Catalogue.load()[model_id], folder)
-    policy = resolve(spec, flags={"compile": True}, env={}, hardware=CPU)
-    engine = Engine(spec, policy, source=str(folder), device="cpu", backend=backend)
+    engine, plan = small_engine(model_id, folder, backend, compile=True, cache=False)
     engine.prepare()
-    width, height = spec.size.default
-    request = RenderRequest(
-        model=spec.id, prompt="a house", width=width, height=height // 2, num_inference_steps=STEPS, seed=7
-    )
-    plan = make_plan(request, spec, lambda: 7)
+    plan = long_plan(engine.spec, height=plan.height // 2, num_inference_steps=STEPS, cache="off")
     engine.render(plan, safer=True)  # what a first call of any kind costs is not what is compared
     cold = _compare(engine, plan, repeat)
     interrupted_s = _leave(engine)
@@ -137,17 +122,16 @@ def measure(model_id: str, folder: Path, backend: str, repeat: int) -> Row:
 
 def _compare(engine: "Engine", plan: RenderPlan, repeat: int) -> _Times:
     """Runs the plan as a request and uncompiled, in turn, so that a slow moment of the machine hits both."""
-    eager_plan = plan.model_copy(update={"cache": "off"})
     as_request: list[float] = []
     uncompiled: list[float] = []
     compiles, calls, compiled = 0, 0, True
     for _ in range(repeat):
-        seconds, told = _time(engine, eager_plan, safer=False)
+        seconds, told = _time(engine, plan, safer=False)
         as_request.append(seconds)
         compiles += int(str(told["compiles"]))
         calls = int(str(told["uncompiled_calls"]))
         compiled = compiled and bool(told["compiled"])
-        uncompiled.append(_time(engine, eager_plan, safer=True)[0])
+        uncompiled.append(_time(engine, plan, safer=True)[0])
     return _Times(statistics.median(as_request), statistics.median(uncompiled), compiles, compiled, calls)
 
 
@@ -181,7 +165,7 @@ def _leave(engine: "Engine") -> float | None:
         signal.signal(signal.SIGALRM, before)
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
+def table(rows: Iterable[Row]) -> Iterator[str]:
     """The rows as text, one family a line."""
     lines = [HEAD, *map(_cells, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
@@ -206,11 +190,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def main() -> int:
     """Runs from the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
-    parser.add_argument("--model", action="append", choices=tuple(Catalogue.load()), help="only this one")
+    parser = read_arguments(__doc__)
     parser.add_argument("--backend", default="inductor", help="of torch.compile; eager counts and is fast")
     parser.add_argument("--repeat", type=int, default=9, help="requests of each kind")
     options = parser.parse_args()
@@ -219,11 +199,7 @@ def main() -> int:
             measure(model_id, Path(folder) / model_id, options.backend, options.repeat)
             for model_id in options.model or MODELS
         ]
-    if options.json:
-        print(json.dumps([{**asdict(row), "right": row.is_right} for row in rows], indent=2))
-    else:
-        print("\n".join(table(rows)))
-    return 0 if all(row.is_right for row in rows) else 1
+    return report(rows, table, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import cache_dit
-from diffusers import DiffusionPipeline
 from torch import nn
 
 from pipeline.attention import attention_of, switch_attention
+from pipeline.cache_terms import block_adapter, contexts_of, mounted_values
 from pipeline.capture import Graphs, Record
 from pipeline.compilation import CompilePlan, compiled_scope, compiles_so_far, set_limits, uncompiled
 from pipeline.errors import MountFailed, StepsMismatch, WarmupIncomplete
@@ -36,8 +36,6 @@ from policy.kernels import kernel_for
 __all__ = ["Acceleration", "CompilePlan", "compiles_so_far"]
 
 Backend = str | Callable[..., Any]
-# Without a mask Cache-DiT decides while running and wants no limit on the number of reused steps but ours.
-_UNLIMITED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +219,7 @@ class Acceleration:
         """Returns for each transformer how many steps of the pass since `prepare_for` were reused."""
         if self._mount is None:
             return tuple(0 for _ in self._transformers())
-        return tuple(len(_contexts(module)[-1].get_cached_steps()) for module in self._transformers())
+        return tuple(len(contexts_of(module)[-1].get_cached_steps()) for module in self._transformers())
 
     def check_executed(self) -> None:
         """Checks that each transformer executed exactly the steps it was mounted for.
@@ -233,7 +231,7 @@ class Acceleration:
             return
         for module, config in zip(self._transformers(), self._mount.configs, strict=True):
             calls = config.steps * (2 if config.separate_cfg else 1)
-            for context in _contexts(module):
+            for context in contexts_of(module):
                 steps_done = context.get_accumulated_executed_steps()
                 calls_done = context.get_accumulated_transformer_executed_steps()
                 if (steps_done, calls_done) != (config.steps, calls):
@@ -256,7 +254,7 @@ class Acceleration:
             "compile_scope": scopes[0] if len(scopes) == 1 else "/".join(scopes),
             "attention": "/".join(dict.fromkeys(map(attention_of, modules))),
             "graphs": 0 if self._graphs is None else self._graphs.count,
-            "cache": [_mounted_values(module) for module in modules],
+            "cache": [mounted_values(module) for module in modules],
         }
 
 
@@ -273,82 +271,11 @@ def _names(modules: Iterable[nn.Module]) -> str:
 def _mount(modules: Sequence[nn.Module], configs: Sequence[CacheConfig], pipeline: Any) -> None:  # noqa: ANN401
     """Mounts all transformers in one call, each with its own step count, mask and knobs."""
     with unhooked(modules):
-        adapters = [_adapter(module, pipeline) for module in modules]
-        for adapter, config in zip(adapters, configs, strict=True):
-            _check_fits(adapter, config)
         # The base is neutral on purpose: a modifier cannot take back a mask that the base sets.
         base = cache_dit.DBCacheConfig(enable_separate_cfg=False)
-        cache_dit.enable_cache(_join(modules, adapters, configs), cache_config=base)
+        cache_dit.enable_cache(block_adapter(modules, configs, pipeline), cache_config=base)
     if not all(hasattr(module, "_context_manager") for module in modules):
         raise ValueError("it found no blocks to cache")
-
-
-def _join(modules: Sequence[nn.Module], adapters: Sequence[Any], configs: Sequence[CacheConfig]) -> Any:  # noqa: ANN401
-    return cache_dit.BlockAdapter(
-        transformer=list(modules),
-        blocks=[_listed(adapter.blocks) for adapter in adapters],
-        blocks_name=[_listed(adapter.blocks_name) for adapter in adapters],
-        forward_pattern=[_listed(adapter.forward_pattern) for adapter in adapters],
-        dummy_blocks_names=[list(adapter.dummy_blocks_names) for adapter in adapters],
-        check_forward_pattern=adapters[0].check_forward_pattern,
-        params_modifiers=[
-            [_modifier(config, blocks) for blocks in _listed(adapter.blocks)]
-            for adapter, config in zip(adapters, configs, strict=True)
-        ],
-    )
-
-
-def _adapter(module: nn.Module, pipeline: Any) -> Any:  # noqa: ANN401 (Cache-DiT publishes no types)
-    """Where the blocks of a transformer are, by its class or, where that is not listed, its pipeline's."""
-    adapter = cache_dit.BlockAdapterRegister.get_adapter(module)
-    if adapter is None and isinstance(pipeline, DiffusionPipeline):
-        adapter = cache_dit.BlockAdapterRegister.get_adapter(pipeline)
-    if adapter is None or adapter.transformer is not module:
-        raise ValueError(f"{type(module).__name__} is not among the transformers it knows")
-    return adapter
-
-
-def _check_fits(adapter: Any, config: CacheConfig) -> None:  # noqa: ANN401
-    fewest = min(len(blocks) for blocks in _listed(adapter.blocks))
-    if config.fn + config.bn > fewest:
-        raise ValueError(
-            f"cache_fn {config.fn} and cache_bn {config.bn} are more than the {fewest} blocks there are"
-        )
-
-
-def _listed(value: Any) -> list[Any]:  # noqa: ANN401
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _modifier(config: CacheConfig, blocks: nn.ModuleList) -> Any:  # noqa: ANN401
-    return cache_dit.ParamsModifier(
-        cache_config=_cache_config(config), calibrator_config=_calibrator(config, blocks)
-    )
-
-
-def _cache_config(config: CacheConfig) -> Any:  # noqa: ANN401
-    return cache_dit.DBCacheConfig(
-        Fn_compute_blocks=config.fn,
-        Bn_compute_blocks=config.bn,
-        max_warmup_steps=config.warmup_steps,
-        residual_diff_threshold=config.threshold,
-        max_continuous_cached_steps=config.max_consecutive if config.mask is None else _UNLIMITED,
-        max_cached_steps=_UNLIMITED,
-        num_inference_steps=config.steps,
-        steps_computation_mask=None if config.mask is None else list(config.mask),
-        steps_computation_policy="dynamic" if config.mask is None else "static",
-        enable_separate_cfg=config.separate_cfg,
-    )
-
-
-def _calibrator(config: CacheConfig, blocks: nn.ModuleList) -> Any:  # noqa: ANN401
-    if config.taylorseer == 0:
-        return None
-    # A last block that drops the text (SD3) leaves nothing of it to predict; Cache-DiT fails looking for it.
-    drops_text = bool(getattr(blocks[-1], "context_pre_only", False))
-    return cache_dit.TaylorSeerCalibratorConfig(
-        taylorseer_order=config.taylorseer, enable_encoder_calibrator=not drops_text
-    )
 
 
 def _refresh(modules: Sequence[nn.Module], configs: Sequence[CacheConfig]) -> None:
@@ -366,31 +293,6 @@ def _unmount(modules: Sequence[nn.Module]) -> None:
     with unhooked(modules):
         for module in modules:
             cache_dit.disable_cache(module)
-
-
-def _contexts(module: nn.Module) -> list[Any]:
-    """The live contexts, one per list of blocks. Cache-DiT's own summary is stale after an aborted pass."""
-    manager: Any = module._context_manager  # noqa: SLF001
-    names: Any = module._context_names  # noqa: SLF001
-    return [manager.get_context(name) for name in names]
-
-
-def _mounted_values(module: nn.Module) -> dict[str, object] | None:
-    if not getattr(module, "_is_cached", False):
-        return None
-    context = _contexts(module)[-1]
-    config, calibrator = context.cache_config, context.calibrator_config
-    mask = config.steps_computation_mask
-    return {
-        "steps": config.num_inference_steps,
-        "mask": None if mask is None else tuple(mask),
-        "fn": config.Fn_compute_blocks,
-        "bn": config.Bn_compute_blocks,
-        "warmup_steps": config.max_warmup_steps,
-        "threshold": config.residual_diff_threshold,
-        "taylorseer": calibrator.taylorseer_order if calibrator is not None else 0,
-        "separate_cfg": config.enable_separate_cfg,
-    }
 
 
 def _compile(module: Any, plan: CompilePlan, backend: Backend) -> None:  # noqa: ANN401

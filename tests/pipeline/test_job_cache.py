@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.acceleration import _contexts
+from pipeline.cache_terms import contexts_of
 from pipeline.engine import Engine
 from policy.job_cache import CacheKnobs
 from policy.mask import choose_mask
@@ -15,7 +15,7 @@ from tests.policy.parts import CATALOGUE
 
 
 def context(engine: Engine) -> Any:
-    (found,) = _contexts(engine.parts[0].transformer)
+    (found,) = contexts_of(engine.parts[0].transformer)
     return found
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from diffusers.models.transformers.transformer_flux import FluxSingleTransformerBlock, FluxTransformerBlock
 
-from pipeline.acceleration import _contexts
+from pipeline.cache_terms import contexts_of
 from pipeline.engine import Engine
 from policy.cache import step_mask
 from policy.catalogue import Catalogue
@@ -106,7 +106,7 @@ def test_the_preset_that_was_resolved_is_mounted_and_decides_what_is_reused(
     engine = prepared(**flags)
     for _ in range(2):
         rendering = engine.render(planned(engine.spec))
-        (context,) = _contexts(transformer(engine))
+        (context,) = contexts_of(transformer(engine))
         config = context.cache_config
         if mask is None:
             assert config.steps_computation_mask is None
@@ -136,7 +136,7 @@ def test_the_preset_that_was_resolved_is_mounted_and_decides_what_is_reused(
 def test_every_knob_that_was_resolved_is_mounted(prepared: Callable[..., Engine], flags: Any) -> None:
     engine = prepared(**flags)
     engine.render(planned(engine.spec, guidance_scale=2.0))
-    (context,) = _contexts(transformer(engine))
+    (context,) = contexts_of(transformer(engine))
     config, policy = context.cache_config, engine.policy
     assert config.Fn_compute_blocks == policy["cache_fn"]
     assert config.Bn_compute_blocks == policy["cache_bn"]
