@@ -20,7 +20,7 @@ from policy.retry import classify
 from tasks.outbox import send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy.orm import Session
 
@@ -57,14 +57,18 @@ def hand_back(database: Database, settings: Settings, worker_id: str) -> None:
             send(database, settings, job)
 
 
-def _after(database: Database, worker_id: str, move: Callable[[Session, Job], object]) -> Sequence[Job]:
+def _after(database: Database, worker_id: str, move: Callable[[Session, Job], object]) -> Iterator[Job]:
+    """Each in a transaction of its own: a dead pass may leave many, and rescue locks the same rows."""
     with database.transaction() as session:
-        held = session.scalars(select(Job).where(Job.owner == worker_id)).all()
-        for job in held:
+        ids = session.scalars(select(Job.id).where(Job.owner == worker_id).order_by(Job.id)).all()
+    for job_id in ids:
+        with database.transaction() as session:
+            job = session.scalars(select(Job).where(Job.id == job_id, Job.owner == worker_id)).one_or_none()
+            if job is None:
+                continue
             move(session, job)
-        ids = [job.id for job in held]
-        moved = select(Job).where(Job.id.in_(ids)).execution_options(populate_existing=True)
-        return session.scalars(moved).all()
+            session.refresh(job)
+        yield job
 
 
 def _lose(session: Session, job: Job, words: tuple[str, str] | None) -> None:

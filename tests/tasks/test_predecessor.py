@@ -1,13 +1,15 @@
 from typing import Any
 
-from sqlalchemy import update
+import pytest
+from sqlalchemy import select, update
 
 from core import store
 from core.clock import now
 from core.ids import new_id
 from core.lifecycle import JobState
-from core.tables import Attempt
+from core.tables import Attempt, Job
 from tasks import predecessor
+from tests.core.test_batch_races import waiting
 from tests.fixtures.workers import Stage
 
 
@@ -101,3 +103,17 @@ def test_a_job_ends_with_the_words_that_its_child_left(stage: Stage) -> None:
     predecessor.settle(stage.database, stage.settings, worker_id, words)
     job = stage.job(job_id)
     assert (job.state, job.error_code) == (JobState.FAILED, "out_of_memory"), "safer is tried once"
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_job_of_a_dead_pass_does_not_wait_for_a_row_that_another_holds(stage: Stage) -> None:
+    worker_id = new_id()
+    first, second = sorted(held_by(stage, worker_id) for _ in range(2))
+    with stage.database.transaction() as session:
+        session.execute(select(Job.id).where(Job.id == second).with_for_update())
+        beside = waiting(stage.database, lambda: settle(stage, worker_id))
+        assert stage.job(first).state == JobState.QUEUED
+        assert stage.messages() == 1
+    beside.result()
+    assert stage.job(second).state == JobState.QUEUED
+    assert stage.messages() == 2
