@@ -47,8 +47,8 @@ def main() -> int:
     if arguments.url:
         report = measure(arguments.url, captions, arguments)
     else:
-        with run_up() as url:
-            report = measure(url, captions, arguments)
+        with run_up() as running:
+            report = measure(running.url, captions, arguments)
     if arguments.json:
         print(json.dumps(report, indent=2))
     else:

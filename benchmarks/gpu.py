@@ -1,139 +1,198 @@
-"""What a GPU makes of the engine: the same requests in every way of running them, as one table.
+"""What a GPU makes of the engine, in under five minutes: figures of every way to run it, and checks.
 
-    python benchmarks/gpu.py [--model tiny] [--source FOLDER] [--width 64 --height 64] [--json]
+    python -m benchmarks.gpu [--dry-run] [--seconds 280] [--only TEXT ...] [--out FOLDER]
 
-Each row is one engine in this process: preparation in seconds, then the first request after it and the median
-of the next ones (wall time of the denoising, after the device has caught up), peak device memory, compiles
-during requests, and whether two renders of one plan were equal byte for byte. Ways that take two GPUs are
-measured where there are two. Refuses to run without a GPU.
+Needs no network: the models have random weights, FLUX-like and Wan-like, in the shapes that the real ones
+compute in (`benchmarks.full_width`), with few blocks. Each way is a fresh process with an empty compiler
+cache: preparation, the first request after it, the median of the next ones, compilations, peak memory, and
+whether two renders of a plan were equal. Then: a picture of NaN, a full device, and the worker's two
+processes under Celery with a real Valkey. What no time is left for is named and left out; `--only` runs it
+alone. Ways that take two GPUs are measured where there are two.
+
+`--dry-run` does the same on the CPU with miniatures, and may take ten times as long: the figures mean
+nothing, but everything that needs no GPU has run. Writes `gpu.json` and `gpu.md` into the folder. The exit
+status is 1 where a check failed or a request compiled.
 """
 
 import argparse
+import functools
 import json
-import statistics
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-import torch
+from benchmarks.gpu_checks import Check, check_engine, check_worker
+from benchmarks.gpu_ways import FLUX, WAN, WAYS, Blocks, Measured, Way, measure, prepare_folder
+from benchmarks.spare_process import CallFailed, SpareProcess
 
-from pipeline.engine import Engine
-from pipeline.errors import PipelineError
-from pipeline.leader import LeadingEngine
-from pipeline.memory import find_hardware
-from policy.catalogue import Catalogue
-from policy.errors import PolicyError
-from policy.model_spec import ModelSpec
-from policy.parallel import Degrees
-from policy.plan import make_plan
-from policy.request import RenderRequest
-from policy.resolve import resolve
-
-WAYS: dict[str, dict[str, object]] = {
-    "float32": {"dtype": "float32"},
-    "bfloat16": {"dtype": "bfloat16"},
-    "bfloat16, no cache": {"dtype": "bfloat16", "cache": False},
-    "bfloat16, fast": {"dtype": "bfloat16", "cache_preset": "fast"},
-    "compiled blocks": {"dtype": "bfloat16", "compile": True},
-    "compiled blocks, no cache": {"dtype": "bfloat16", "compile": True, "cache": False},
-    "compiled whole": {"dtype": "bfloat16", "compile": True, "compile_scope": "whole"},
-    "offload model": {"dtype": "bfloat16", "offload": "model"},
-    "offload group": {"dtype": "bfloat16", "offload": "group"},
-    "offload sequential": {"dtype": "bfloat16", "offload": "sequential"},
-    "int8": {"dtype": "bfloat16", "quantize": "int8"},
-    "fp8": {"dtype": "bfloat16", "quantize": "fp8"},
-    "int8, compiled blocks": {"dtype": "bfloat16", "quantize": "int8", "compile": True},
-    "CUDA graphs, no cache": {"dtype": "bfloat16", "capture": True, "cache": False},
-    "cuDNN attention": {"dtype": "bfloat16", "attention_backend": "_native_cudnn"},
-    "flash attention": {"dtype": "bfloat16", "attention_backend": "_native_flash"},
-}
+BLOCKS = {FLUX: 6, WAN: 6}
+REQUESTS = 3
+BUILD_S, CHECK_S, WORKER_S = 60, 40, 60
+SECONDS = 280.0
+#: So many times longer anything may take on a CPU.
+DRY = 10
+_CHECKS = "checks"
 
 
-# Ways that take two GPUs; a model that does not allow one gets a row that says why. What shares tokens comes
-# last: it changes attention for the whole process.
-WAYS_OF_TWO: dict[str, dict[str, object]] = {
-    "guidance on two": {"dtype": "bfloat16", "cfg_parallel": 2},
-    "weights on two": {"dtype": "bfloat16", "fsdp": 2},
-    "guidance and weights on two": {"dtype": "bfloat16", "cfg_parallel": 2, "fsdp": 2},
-    "tokens on two": {"dtype": "bfloat16", "context_parallel": 2},
-    "tokens on two, no cache": {"dtype": "bfloat16", "context_parallel": 2, "cache": False},
-    "tokens on two, compiled blocks": {"dtype": "bfloat16", "context_parallel": 2, "compile": True},
-    "tokens and weights on two": {"dtype": "bfloat16", "context_parallel": 2, "fsdp": 2},
-}
+class Run:
+    """One run: its processes, folders and the time that is left."""
+
+    def __init__(self, folder: Path, processes: SpareProcess, seconds: float, *, dry: bool) -> None:
+        """Starts the clock."""
+        self._folder, self._processes, self._dry = folder, processes, dry
+        self._patience = DRY if dry else 1
+        self._ends = time.monotonic() + seconds * self._patience
+        self._built: dict[str, Path] = {}
+
+    def ways(self, ways: Sequence[Way], gpus: int) -> Iterator[Measured]:
+        """Measures each way, or says why not."""
+        for way in ways:
+            if way.gpus > gpus and not self._dry:
+                yield Measured(way.name, way.model, error=f"needs {way.gpus} GPUs, and there is {gpus}")
+                continue
+            try:
+                folder = self._build(way.model)
+                call = functools.partial(measure, way, folder, self._blocks(way.model), REQUESTS)
+                yield self._call(call, way.seconds)
+            except CallFailed as failure:
+                yield Measured(way.name, way.model, error=str(failure))
+
+    def checks(self) -> Iterator[Check]:
+        """Runs each check, or says why not."""
+        try:
+            folder = self._build(FLUX)
+            yield from self._call(functools.partial(check_engine, folder, self._blocks(FLUX)), CHECK_S)
+            yield from self._call(functools.partial(_all_of_worker), WORKER_S)
+        except CallFailed as failure:
+            yield Check(_CHECKS, None if "left" in str(failure) else False, str(failure))
+
+    def _blocks(self, model_id: str) -> Blocks:
+        return None if self._dry else BLOCKS[model_id]
+
+    def _build(self, model_id: str) -> Path:
+        if model_id not in self._built:
+            folder = self._folder / model_id
+            self._call(functools.partial(prepare_folder, model_id, folder, self._blocks(model_id)), BUILD_S)
+            self._built[model_id] = folder
+        return self._built[model_id]
+
+    def _call(self, call: Callable[[], Any], seconds: float) -> Any:  # noqa: ANN401 - the call's answer
+        left, seconds = self._ends - time.monotonic(), seconds * self._patience
+        if left < seconds:
+            raise CallFailed(f"not begun: {max(left, 0):.0f} s are left, and it may take {seconds:.0f} s")
+        return self._processes.run(call, seconds)
+
+
+def _all_of_worker() -> list[Check]:
+    return list(check_worker())
 
 
 def main() -> int:
-    """Measures every way and prints the table."""
+    """Runs from the command line."""
     given = read_arguments()
-    if not torch.cuda.is_available():
-        sys.stderr.write("benchmarks/gpu.py needs an NVIDIA GPU, and torch sees none here\n")
-        return 1
-    spec = Catalogue.load().get_model(given.model)
-    rows = list(measure_all(spec, given))
-    device = torch.cuda.get_device_name()
-    if given.json:
-        print(json.dumps({"device": device, "torch": torch.__version__, "model": spec.id, "rows": rows}))
-    else:
-        print(f"{spec.id} on {device}, torch {torch.__version__}")
-        for row in rows:
-            print("  ".join(f"{name}={value}" for name, value in row.items()))
-    return 0
+    began = time.monotonic()
+    chosen = [way for way in WAYS if _is_chosen(f"{way.model} {way.name}", given.only)]
+    with tempfile.TemporaryDirectory(prefix="renderq-") as folder, SpareProcess() as processes:
+        machine = processes.run(find_machine, DRY * BUILD_S)
+        if machine["gpus"] == 0 and not given.dry_run:
+            sys.stderr.write("benchmarks/gpu.py needs an NVIDIA GPU; torch sees none here. See --dry-run\n")
+            return 1
+        run = Run(Path(folder), processes, given.seconds, dry=given.dry_run)
+        checks = list(_shown(run.checks())) if _is_chosen(_CHECKS, given.only) else []
+        rows = list(_shown(run.ways(chosen, machine["gpus"])))
+    report = {
+        **machine,
+        "command": " ".join(["python -m benchmarks.gpu", *sys.argv[1:]]),
+        "seconds": round(time.monotonic() - began, 1),
+        "ways": [asdict(row) for row in rows],
+        "checks": [asdict(check) for check in checks],
+    }
+    write(report, rows, checks, given.out)
+    compiled = any(row.compiles_after for row in rows if row.name not in _faulty())
+    return 1 if compiled or any(check.ok is False for check in checks) else 0
 
 
 def read_arguments() -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", default="tiny")
-    parser.add_argument("--source", help="folder or hub id that replaces the model's own")
-    parser.add_argument("--width", type=int)
-    parser.add_argument("--height", type=int)
-    parser.add_argument("--requests", type=int, default=5, help="requests after the first")
-    parser.add_argument(
-        "--only", action="append", choices=[*WAYS, *WAYS_OF_TWO], help="a way; may be repeated"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, with miniatures")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for all of it (default: 280)")
+    parser.add_argument("--only", action="append", help=f"ways with this in their name, or {_CHECKS!r}")
+    parser.add_argument("--out", type=Path, default=Path(), help="where gpu.json and gpu.md are written")
     return parser.parse_args()
 
 
-def measure_all(spec: ModelSpec, given: argparse.Namespace) -> Iterator[dict[str, object]]:
-    """Measures each way; one that fails is a row that says why."""
-    ways = WAYS | (WAYS_OF_TWO if torch.cuda.device_count() > 1 else {})
-    for name in given.only or ways:
-        try:
-            yield {"way": name, **measure(spec, (WAYS | WAYS_OF_TWO)[name], given)}
-        except (PolicyError, PipelineError) as error:
-            yield {"way": name, "error": str(error)}
+def find_machine() -> dict[str, Any]:
+    """The GPUs of this machine and the versions that matter; to be called in a process of its own."""
+    import torch
+
+    from pipeline.memory import find_hardware
+    from pipeline.versions import collect
+
+    hardware = find_hardware()
+    gpus = torch.cuda.device_count()
+    return {"device": hardware.name or hardware.device, "gpus": gpus, "versions": collect()}
 
 
-def measure(spec: ModelSpec, flags: dict[str, object], given: argparse.Namespace) -> dict[str, object]:
-    """Prepares an engine, times its requests, and lets it go."""
-    torch._dynamo.reset()  # noqa: SLF001 (so that no row finds another's graphs)
-    torch.cuda.reset_peak_memory_stats()
-    policy = resolve(spec, flags=flags, env={}, hardware=find_hardware())
-    kind = Engine if Degrees.from_policy(policy).world == 1 else LeadingEngine
-    engine = kind(spec, policy, source=given.source)
-    steps = {step.name: step.seconds for step in engine.prepare()}
-    fields: dict[str, Any] = {"width": given.width, "height": given.height}
-    request = RenderRequest(model=spec.id, prompt="a house on a beach", seed=1, **fields)
-    plan = make_plan(request, spec, lambda: 1)
-    renderings = [engine.render(plan) for _ in range(given.requests + 1)]
-    engine.close()
-    times = [rendering.timings_ms["denoise"] for rendering in renderings]
-    return {
-        "prepare_s": steps,
-        "first_denoise_ms": times[0],
-        "steady_denoise_ms": round(statistics.median(times[1:]), 2),
-        "cached_steps": renderings[0].acceleration["cached_steps"],
-        "peak_memory_mb": round(torch.cuda.max_memory_allocated() / 1e6),
-        "compiles_in_requests": sum(rendering.acceleration["compiles"] for rendering in renderings),  # type: ignore[misc]
-        "repeats": len({_bytes(rendering) for rendering in renderings}) == 1,
-    }
+def write(report: dict[str, Any], rows: Sequence[Measured], checks: Sequence[Check], folder: Path) -> None:
+    """Writes the JSON document and the Markdown page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gpu.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    (folder / "gpu.md").write_text("\n".join(page(report, rows, checks)) + "\n", encoding="utf-8")
 
 
-def _bytes(rendering: Any) -> bytes:  # noqa: ANN401 (an image or an array)
-    picture = rendering.pictures[0]
-    content: bytes = (picture.image if picture.image is not None else picture.frames).tobytes()
-    return content
+def page(report: dict[str, Any], rows: Sequence[Measured], checks: Sequence[Check]) -> Iterator[str]:
+    """The report as Markdown."""
+    yield f"`{report['command']}` on {report['device']}, {report['seconds']:.0f} s\n"
+    yield f"| {' | '.join(_HEAD)} |"
+    yield "| --- " * len(_HEAD) + "|"
+    for row in rows:
+        yield f"| {row.model} | {row.name} | {_figures(row)} |"
+    yield "\n| check | holds | seen |\n| --- | --- | --- |"
+    for check in checks:
+        yield f"| {check.name} | {_VERDICTS[check.ok]} | {check.seen} |"
+
+
+_HEAD = (
+    *("model", "way", "ready s", "first s", "steady s", "first / steady", "compiles + after"),
+    *("cached", "MB", "repeats"),
+)
+_VERDICTS = {True: "yes", False: "NO", None: "not tried"}
+
+
+def _figures(row: Measured) -> str:
+    if row.error:
+        return f"{row.error} |" + " |" * 6
+    return " | ".join(
+        (
+            *(f"{row.ready_s:.1f}", f"{row.first_s:.3f}", f"{row.steady_s:.3f}", f"{row.ratio:.2f}"),
+            f"{row.compiles} + {row.compiles_after}",
+            f"{row.cached} of {row.steps}",
+            str(row.memory_mb),
+            "yes" if row.repeats else "NO",
+        )
+    )
+
+
+def _shown(rows: Iterator[Any]) -> Iterator[Any]:
+    """Tells each row on standard error as it comes: time may run out."""
+    for row in rows:
+        sys.stderr.write(f"{row}\n")
+        yield row
+
+
+def _faulty() -> set[str]:
+    return {way.name for way in WAYS if way.faulty}
+
+
+def _is_chosen(name: str, only: Sequence[str] | None) -> bool:
+    return only is None or any(text in name for text in only)
 
 
 if __name__ == "__main__":

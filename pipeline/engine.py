@@ -215,6 +215,11 @@ class Engine:
         return self._ready().acceleration.effective()
 
     @property
+    def reference_plan(self) -> RenderPlan:
+        """The typical request that it was prepared for; one like it finds the cache mounted as it is."""
+        return self._ready().reference_plan()
+
+    @property
     def parts(self) -> tuple[Pipe, Acceleration]:
         """The pipeline and its acceleration, for measurements that run them in ways of their own."""
         loaded = self._ready()

@@ -108,7 +108,11 @@ class Loaded:
 
     def decide_reference(self) -> CacheDecision:
         """Returns how a typical request is cached."""
-        return self.decide(self._plan(self.reference_steps or self.spec.steps.default))
+        return self.decide(self.reference_plan())
+
+    def reference_plan(self) -> RenderPlan:
+        """Returns a typical request: the default one, or one with the fewest steps that are cached."""
+        return self._plan(self.reference_steps or self.spec.steps.default)
 
     def run(
         self,

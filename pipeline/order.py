@@ -18,7 +18,7 @@ import json
 import resource
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -127,7 +127,7 @@ def measure_order(
     kind = Engine if order == "mount>compile>warmup" else CompiledFirst
     engine = kind(spec, _for_measuring(policy, scope), source=source, device=device, backend=backend)
     plan = _plan(spec)
-    timed = time_requests(engine, plan, requests)
+    timed = time_requests(engine, lambda: plan, requests)
     effective = engine.effective()
     engine.close()
     return {
@@ -149,12 +149,19 @@ def measure_order(
     }
 
 
-def time_requests(engine: Engine, plan: RenderPlan, requests: int) -> Timed:
-    """Prepares the engine with nothing compiled before, and times the first request and those after it."""
+def time_requests(engine: Engine, plan_request: Callable[[], RenderPlan], requests: int) -> Timed:
+    """Prepares the engine with nothing compiled before, and times the first request and those after it.
+
+    Args:
+        engine: Not prepared yet.
+        plan_request: Called when it is ready; the plan is run again and again.
+        requests: How many after the first.
+    """
     with fresh_cache():
         before = compiles_so_far()
         preparation = engine.prepare()
         compiles_warmup = compiles_so_far() - before
+        plan = plan_request()
         first, *later = [_time(engine, plan) for _ in range(1 + requests)]
     return Timed(preparation, compiles_warmup, first, later)
 

@@ -28,7 +28,7 @@ from policy.resolve import Policy
 QUALITIES: tuple[Quality, ...] = ("high", "lossless")
 
 
-class RunPass(Protocol):
+class RunWarming(Protocol):
     """Runs one pass, a picture for each plan; ``around`` is given the pipeline's own work and calls it."""
 
     def __call__(
@@ -52,7 +52,7 @@ class Warmer:
         *,
         split: Callable[[int], Sequence[int]],
         decide: Callable[[RenderPlan], CacheDecision],
-        run: RunPass,
+        run: RunWarming,
         reference_steps: int | None,
     ) -> None:
         """Takes over what it needs of the engine; runs nothing yet.

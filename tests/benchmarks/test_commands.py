@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NAMES = [
     *("queue_overhead", "bulk", "ticks", "chaos", "recovery", "endurance"),
-    *("shapes", "cold_start", "first_request", "overhead", "shared_pass"),
+    *("shapes", "cold_start", "first_request", "overhead", "shared_pass", "gpu"),
 ]
 IMPORT_ALL = f"import importlib\nfor name in {NAMES}: importlib.import_module(f'benchmarks.{{name}}')"
 
