@@ -5,8 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Literal
 
@@ -29,15 +29,16 @@ ENDED = ("gone", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check saw, and what to do when it is not in order."""
+    """What one check saw, and what to do when it is not in order; `missing`: nothing is there to look at."""
 
     name: str
     level: Literal["ok", "warn", "fail"]
     text: str
     advice: str = ""
+    missing: bool = False
 
     def as_json(self) -> dict[str, str]:
-        return asdict(self)
+        return {"name": self.name, "level": self.level, "text": self.text, "advice": self.advice}
 
 
 def run_checks() -> Iterator[Finding]:
@@ -61,9 +62,10 @@ def check_deployment() -> Iterator[Finding]:
     if isinstance(settings, Finding):
         yield settings
     else:
+        reached = reached_by_api()
         database = guarded("database", check_database, settings)
-        yield database
-        yield guarded("redis", check_redis, settings)
+        yield beside_api(database, reached, settings)
+        yield beside_api(guarded("redis", check_redis, settings), reached, settings)
         yield guarded("artifacts", check_artifacts, settings)
         if database.level == "ok":
             yield guarded("workers", check_workers, settings)
@@ -169,9 +171,8 @@ def check_database(settings: "Settings") -> Finding:
     url = make_url(settings.database_url)
     shown = url.render_as_string(hide_password=True)
     if url.get_backend_name() == "sqlite" and not os.path.exists(url.database or ""):  # noqa: PTH110 - may be empty
-        return Finding(
-            "database", "warn", f"{shown}: not made yet", "`renderq up` or `renderq db upgrade` makes it"
-        )
+        advice = "`renderq up` or `renderq db upgrade` makes it"
+        return Finding("database", "warn", f"{shown}: not made yet", advice, missing=True)
     newest = ScriptDirectory.from_config(migrations_config()).get_current_head()
     present = _revision(settings.database_url)
     if present != newest:
@@ -212,7 +213,8 @@ def check_redis(settings: "Settings") -> Finding:
         return Finding("redis", "fail", f"{hidden(settings.redis_url)} takes no messages: {error}", advice)
     except (redis.ConnectionError, redis.TimeoutError) as error:
         advice = "start it, or `renderq up`; accepted jobs wait in the database meanwhile"
-        return Finding("redis", "fail", f"{hidden(settings.redis_url)} does not answer: {error}", advice)
+        text = f"{hidden(settings.redis_url)} does not answer: {error}"
+        return Finding("redis", "fail", text, advice, missing=True)
     return judge_redis(hidden(settings.redis_url), kept)
 
 
@@ -279,10 +281,40 @@ def check_workers(settings: "Settings") -> Finding:
     return Finding("workers", "ok", ", ".join(f"{model} {state}" for model, state in alive))
 
 
-def check_api() -> Finding:
-    from cli.client import DEFAULT_URL, Client
+def reached_by_api() -> frozenset[str]:
+    """What the API at RENDERQ_URL says it reaches; nothing where none answers."""
+    from cli.health import Unhealthy, ask_readiness
 
-    url = os.environ.get("RENDERQ_URL") or DEFAULT_URL
+    try:
+        return frozenset(check["name"] for check in ask_readiness(api_url()) if check["ok"])
+    except (Unhealthy, KeyError, TypeError):
+        return frozenset()
+
+
+def beside_api(finding: Finding, reached: Collection[str], settings: "Settings") -> Finding:
+    """The finding; what is missing here and reached by the API is another one, which a setting would name."""
+    if finding.name not in reached or not finding.missing:
+        return finding
+    own = f"RENDERQ_{finding.name.upper()}_URL"
+    folder = "" if os.environ.get(own) else "RENDERQ_DATA_DIR to the folder of its `renderq up --data`, or "
+    advice = (
+        f"the API at {api_url()} reaches another {finding.name}: set {folder}{own} to that one; or set "
+        f"RENDERQ_URL to the API of {settings.data_dir}"
+    )
+    return replace(finding, advice=advice)
+
+
+def api_url() -> str:
+    """Where the commands look for the API."""
+    from cli.client import DEFAULT_URL
+
+    return os.environ.get("RENDERQ_URL") or DEFAULT_URL
+
+
+def check_api() -> Finding:
+    from cli.client import Client
+
+    url = api_url()
     try:
         answer = Client(url, patience_s=0.5).call("GET", "/healthz").json()
     except (CliError, ValueError) as error:

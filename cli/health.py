@@ -44,7 +44,7 @@ def api() -> None:
     from cli.client import DEFAULT_URL
 
     url = os.environ.get("RENDERQ_URL") or DEFAULT_URL
-    checks = {check["name"]: check for check in _readiness(url)}
+    checks = {check["name"]: check for check in ask_readiness(url)}
     if not checks["database"]["ok"]:
         raise Unhealthy(f"the database of the API at {url}: {checks['database']['reason']}")
     missing = [f"{name}: {check['reason']}" for name, check in checks.items() if not check["ok"]]
@@ -90,7 +90,7 @@ def flower(*, url: Annotated[str, typer.Option("--url", help="Where Flower answe
     print_line("answers")
 
 
-def _readiness(url: str) -> list[dict[str, Any]]:
+def ask_readiness(url: str) -> list[dict[str, Any]]:
     """The checks of ``/readyz``, which come with 200 and with 503."""
     answer = _get(f"{url.rstrip('/')}/readyz")
     try:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from cli import checks, valkey
-from core.settings import Settings
+from core.settings import Settings, get_settings
 from tests.cli.conftest import Run
+from tests.fixtures.scripted_server import ScriptedServer
 from tests.fixtures.waiting import wait_until
 
 DEPLOYMENT = ["database", "redis", "artifacts", "workers", "api"]
@@ -33,6 +34,27 @@ def test_a_machine_with_nothing_running_is_told_what_to_start(
     }
     assert "renderq up" in found["redis"].advice
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_api_reaches_and_these_settings_do_not_is_a_matter_of_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: ScriptedServer
+) -> None:
+    answers = [{"name": "database", "ok": True}, {"name": "redis", "ok": True}]
+    monkeypatch.setenv("RENDERQ_DATA_DIR", str(tmp_path / "absent"))
+
+    def advice(*checks_of_api: dict[str, object]) -> dict[str, str]:
+        server.answers["/readyz"] = [(503, {}, {"checks": list(checks_of_api)})]
+        return {name: finding.advice for name, finding in examine(monkeypatch).items()}
+
+    told = advice(*answers)
+    for name in ("database", "redis"):
+        assert told[name].startswith(f"the API at {server.url} reaches another {name}: set RENDERQ_DATA_DIR ")
+        assert f"RENDERQ_{name.upper()}_URL" in told[name]
+        assert f"RENDERQ_URL to the API of {tmp_path / 'absent'}" in told[name]
+    assert advice(answers[0])["redis"].startswith("start it, or `renderq up`")
+    get_settings.cache_clear()
+    monkeypatch.setenv("RENDERQ_REDIS_URL", "redis://127.0.0.1:9/0")
+    assert "reaches another redis: set RENDERQ_REDIS_URL to that one" in advice(*answers)["redis"]
 
 
 def test_old_tables_are_a_failure_with_the_command_that_helps(tmp_path: Path) -> None:
