@@ -98,15 +98,13 @@ def save_picture(stack: "Stack", job: "Job") -> Path:
 def tell(job: "Job", path: Path) -> None:
     """Show the picture on a terminal that can, and say where it is and what it took."""
     from cli.halfblocks import show_picture
+    from cli.rendered import describe_rendering
 
     show_picture(path, out())
-    timings, acceleration = job["timings_ms"] or {}, job["acceleration"] or {}
     print_line(printable(path.absolute()))
     say(
         f"{job['plan']['width']} x {job['plan']['height']}, enlarge to look; "
-        f"seed {job['plan']['seed']}, {timings.get('total', 0) / 1000:.2f} s, "
-        f"{acceleration.get('cached_steps', 0)} of {acceleration.get('steps', '?')} steps from the cache "
-        f"({acceleration.get('cache', 'off')})"
+        f"seed {job['plan']['seed']}, {describe_rendering(job) or 'done'}"
     )
     say(
         "next: `renderq up`, then `renderq submit`; `renderq inspect " + str(path) + "` shows how it was made"

@@ -52,6 +52,7 @@ def get(
 def show_job(job: "Job", *, as_json: bool = False) -> None:
     """Print a job."""
     from cli.progress import describe
+    from cli.rendered import describe_rendering
 
     if as_json:
         print_json(job)
@@ -65,6 +66,8 @@ def show_job(job: "Job", *, as_json: bool = False) -> None:
         ("finished", shown_time(job["finished_at"])),
         ("attempt", f"{job['attempt']} of {job['max_attempts']}"),
     ]
+    if rendered := describe_rendering(job):
+        rows.append(("rendered", rendered))
     if job.get("error"):
         rows.append(("error", f"{job['error']['code']}: {job['error']['message']}"))
     rows += [(name.replace("_", " "), job[name]) for name in REPEATS if job.get(name)]

@@ -22,6 +22,7 @@ def models(*, as_json: Annotated[bool, typer.Option("--json", help="For scripts.
             model["kind"],
             model["family"],
             _size(model),
+            _draws_from(model),
             model["ready_workers"],
             model["license"],
             model["name"],
@@ -29,11 +30,18 @@ def models(*, as_json: Annotated[bool, typer.Option("--json", help="For scripts.
         for model in offered
     ]
     print_fitted(
-        ("model", "kind", "family", "default size", "warm workers", "license", "name"),
+        ("model", "kind", "family", "default size", "draws from", "warm workers", "license", "name"),
         rows,
-        drop=("license", "family", "kind"),
+        drop=("license", "family", "draws from", "kind"),
         least=24,
     )
+
+
+def _draws_from(model: dict[str, object]) -> str:
+    inputs = model.get("inputs")
+    able = inputs if isinstance(inputs, dict) else {}
+    kinds = {"a picture": able.get("image_to_image"), "a mask": able.get("inpaint")}
+    return ", ".join(["text", *(kind for kind, offered in kinds.items() if offered)])
 
 
 def _size(model: dict[str, object]) -> str:

@@ -49,6 +49,10 @@ def finish(client: "Client", job: "Job", output: Path | None, *, as_json: bool) 
 
 def tell_saved(job: "Job", saved: Sequence[Path]) -> None:
     """Name each file with its seed; the seeds are beside the result where a script reads it."""
+    from cli.rendered import describe_rendering
+
+    if rendered := describe_rendering(job):
+        say(rendered)
     seeds = [f"seed {printable(artifact['seed'])}" for artifact in job["artifacts"]]
     for path, seed in zip(map(printable, saved), seeds, strict=True):
         if sys.stdout.isatty():

@@ -168,6 +168,8 @@ def sent_pictures(client: "Client", given: "Mapping[str, str | None]") -> dict[s
 def _read_picture(name: str, text: str) -> "bytes | str":
     if not Path(text).is_file() and REFERENCE.match(text):
         return text
+    if "://" in text:
+        raise CliError(f"--{name} {printable(text)} is an address: fetch the picture and name the file")
     try:
         return Path(text).read_bytes()
     except OSError as error:

@@ -45,6 +45,7 @@ def models_table(specs: Iterable[ModelSpec]) -> str:
         "default size",
         "steps",
         "guidance",
+        "draws from",
         "weights",
         "all on the GPU from",
         "cache",
@@ -119,9 +120,18 @@ def _model_row(spec: ModelSpec) -> Iterator[str]:
     yield size_text(spec.size.default)
     yield f"{spec.steps.default} ({spec.steps.minimum} to {spec.steps.maximum})"
     yield "no effect" if spec.guidance.style == "none" else f"{spec.guidance.default:g}"
+    yield ", ".join(_sources(spec))
     yield f"{need.weights_gb:.3g} GB"
     yield f"{need.weights_gb + need.working_gb:.3g} GB free"
     yield "off" if spec.policy.get("cache") is False else f"from {spec.cache_minimum_steps('balanced')} steps"
+
+
+def _sources(spec: ModelSpec) -> Iterator[str]:
+    yield "text"
+    if spec.inputs is not None and spec.inputs.image_to_image:
+        yield "a picture"
+    if spec.inputs is not None and spec.inputs.inpaint:
+        yield "in a mask"
 
 
 def main(path: Path) -> None:

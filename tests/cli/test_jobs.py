@@ -405,11 +405,12 @@ def test_models_are_listed_with_their_warm_workers(renderq: Run, server: Scripte
         "kind": "image",
         "family": "flux",
         "size": {"default": [64, 64]},
+        "inputs": {"image_to_image": True, "inpaint": False, "strength": 0.6},
         "ready_workers": 1,
     }
     server.add("/v1/models", {"data": [model | {"license": "Apache-2.0", "name": "Tiny"}]})
     line = renderq("models").stdout.splitlines()[1].split()
-    assert line == ["tiny", "image", "flux", "64x64", "1", "Apache-2.0", "Tiny"]
+    assert line == ["tiny", "image", "flux", "64x64", "text,", "a", "picture", "1", "Apache-2.0", "Tiny"]
 
 
 def test_ctrl_c_while_waiting_leaves_the_job_alone_and_says_how_to_go_on(
