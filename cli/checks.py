@@ -283,7 +283,7 @@ def check_workers(settings: "Settings") -> Finding:
 
 def reached_by_api() -> frozenset[str]:
     """What the API at RENDERQ_URL says it reaches; nothing where none answers."""
-    from cli.health import Unhealthy, ask_readiness
+    from cli.probes import Unhealthy, ask_readiness
 
     try:
         return frozenset(check["name"] for check in ask_readiness(api_url()) if check["ok"])

@@ -7,30 +7,20 @@ database takes none. Each command ends with 0 and one line when the work can be 
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.exits import CliError, ExitCode
+from cli.probes import Unhealthy, ask, ask_readiness
 from cli.terminal import print_line
 
 if TYPE_CHECKING:
-    import httpx2
-
     from core.settings import Settings
 
-TIMEOUT_S = 5.0
 UPKEEP_ANSWER_S = 3.0
 FLOWER_URL = "http://127.0.0.1:5555"
 
 app = typer.Typer(help="Whether a process here can do its work now, for health checks.", no_args_is_help=True)
-
-
-class Unhealthy(CliError):
-    """The process cannot do its work now; the message says why."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, ExitCode.FAILED)
 
 
 @app.command()
@@ -82,30 +72,12 @@ def upkeep() -> None:
 def flower(*, url: Annotated[str, typer.Option("--url", help="Where Flower answers.")] = FLOWER_URL) -> None:
     """Healthy when Flower answers."""
     try:
-        answer = _get(f"{url.rstrip('/')}/healthcheck")
+        answer = ask(f"{url.rstrip('/')}/healthcheck")
     except Unhealthy as error:
         raise Unhealthy(f"{error.message} (--url says where Flower is)") from error
     if not answer.is_success:
         raise Unhealthy(f"Flower at {url} answers {answer.status_code}")
     print_line("answers")
-
-
-def ask_readiness(url: str) -> list[dict[str, Any]]:
-    """The checks of ``/readyz``, which come with 200 and with 503."""
-    answer = _get(f"{url.rstrip('/')}/readyz")
-    try:
-        return list(answer.json()["checks"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise Unhealthy(f"{url} is not renderq's API: it answers {answer.status_code}") from error
-
-
-def _get(url: str) -> "httpx2.Response":
-    import httpx2
-
-    try:
-        return httpx2.get(url, timeout=TIMEOUT_S)
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise Unhealthy(f"{url} does not answer: {error}") from error
 
 
 def _ask_upkeep(settings: "Settings", host: str) -> list[str]:
