@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from core.settings import cuda_visible_devices
-from policy.modes import Hardware
+from policy.modes import BF16_SINCE, Hardware
 from policy.packages import installed
 
 _GB = 1e9
-_BF16_SINCE = (8, 0)
-"""Compute capability of the first GPUs that compute bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ def detect(visible: str | None = None) -> Hardware:
         count=len(gpus),
         total_memory_gb=first.total / _GB,
         free_memory_gb=first.free / _GB,
-        supports_bf16=first.capability >= _BF16_SINCE,
+        supports_bf16=first.capability >= BF16_SINCE,
         capability=first.capability,
         packages=installed(),
         least_free_memory_gb=min(gpu.free for gpu in gpus) / _GB,

@@ -68,7 +68,7 @@ def _add_all(
         try:
             value = read_value(OPTIONS[name], raw)
         except BadValueError as problem:
-            collected.errors.append(_bad(name, labels[name], raw, problem))
+            collected.errors.append(bad_value(name, labels[name], raw, problem))
             collected.unreadable.add(name)
         else:
             wording = _wording(source, OPTIONS[name], value, raw)
@@ -93,7 +93,8 @@ def _wording(source: str, option: Option, value: object, raw: object) -> str:
     return f"{option.flag} {show(text_of(value))}"
 
 
-def _bad(name: str, label: str, raw: object, problem: BadValueError) -> FieldError:
+def bad_value(name: str, label: str, raw: object, problem: BadValueError) -> FieldError:
+    """Returns the error of a value that could not be read; `label` is what the user wrote it behind."""
     near = "" if problem.nearest is None else f"; nearest: {text_of(problem.nearest)}"
     message = f"{label} must {problem.words}, not {quote(raw)}{near}"
     return FieldError(name, message, show(raw), problem.limit, problem.nearest)

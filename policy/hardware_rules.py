@@ -108,7 +108,8 @@ def _fp8_rules(setting: Setting) -> Iterator[Conflict]:
     if hardware.platform == "cpu" or (
         hardware.platform == "cuda" and (hardware.capability or (0, 0)) < _FP8_SINCE
     ):
-        name = hardware.name or PLATFORMS[hardware.platform].words
+        found = f" ({_dotted(hardware.capability)})" if hardware.capability else ""
+        name = f"{hardware.name or PLATFORMS[hardware.platform].words}{found}"
         message = (
             f"quantize fp8 needs an NVIDIA GPU of compute capability {_dotted(_FP8_SINCE)} or later, and "
             f"this is {name}: use int8"

@@ -3,7 +3,8 @@
     manual   nothing
     auto     no compile; weights are offloaded when they do not fit in the free memory
     speed    compile where the model opts in; nothing is offloaded
-    memory   no compile; weights are offloaded in any case, the VAE decodes in tiles
+    memory   no compile; weights are offloaded in any case, one component at a time where the largest
+             fits and in smaller parts where it does not; the VAE decodes in tiles
 
 On a CPU the mode is checked and nothing else is derived: there is no second memory to move weights to.
 """
@@ -13,6 +14,9 @@ from typing import Literal
 
 from policy.model_spec import ModelSpec, Residency
 from policy.weights import loaded, shared, text_encoders
+
+BF16_SINCE = (8, 0)
+"""Compute capability of the first GPUs that compute bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,13 @@ from policy.catalogue import Catalogue
 from policy.curve import Fit
 from policy.mask import PRESET_PERCENT, PRESET_RULES, minimum_steps, step_mask
 from policy.model_spec import ModelSpec, size_text
+from policy.modes import Hardware
 from policy.options import OPTIONS, STATIC_PRESETS, Option
+from policy.parallel import NAMES
+from policy.resolve import resolve
+from policy.stated import CARDS_GB, state_cards
 from policy.values import text_of
+from policy.wording import listing
 
 _SHOWN_STEPS = (8, 12, 20, 24, 28, 40, 50)
 _SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -53,6 +58,24 @@ def models_table(specs: Iterable[ModelSpec]) -> str:
     return _table(header, map(_model_row, specs))
 
 
+def cards_table(specs: Iterable[ModelSpec], count: int) -> str:
+    """Returns one row per model: where its weights are, by itself, on `count` cards of each size."""
+    cards = [state_cards(size, count) for size in CARDS_GB]
+    rows = ((f"`{spec.id}`", *(_placed(spec, card) for card in cards)) for spec in specs)
+    return _table(("model", *(f"{size} GB" for size in CARDS_GB)), rows)
+
+
+def _placed(spec: ModelSpec, hardware: Hardware) -> str:
+    policy = resolve(spec, flags={}, env={}, hardware=hardware)
+    degrees = [f"`{name}` {policy[name]}" for name in reversed(NAMES) if policy[name] > 1]
+    if degrees:
+        return ", ".join(degrees)
+    if policy["offload"] == "none":
+        return "all on it" if hardware.count == 1 else "all on one"
+    kept = listing(policy["keep_resident"], "and")
+    return f"`{policy['offload']}`, keeps {kept}" if kept else f"`{policy['offload']}`"
+
+
 def refresh(page: str, specs: Iterable[ModelSpec]) -> str:
     """Returns the page with its generated sections made anew."""
     offered = tuple(specs)
@@ -61,6 +84,8 @@ def refresh(page: str, specs: Iterable[ModelSpec]) -> str:
         "presets": presets_table(),
         "curves": curves_table(offered),
         "models": models_table(offered),
+        "cards": cards_table(offered, 1),
+        "pairs": cards_table(offered, 2),
     }
     return _SECTION.sub(lambda found: f"{found[1]}\n{sections[found[2]]}\n\n{found[3]}", page)
 

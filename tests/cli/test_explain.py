@@ -1,5 +1,6 @@
 """`renderq policy explain` into a pipe and on a terminal of the kernel's."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from cli.table import wrap
 from policy.options import OPTIONS
+from tests.cli.conftest import Run
 
 SIZES = ",".join(f"{side}x{side}" for side in range(256, 1024 + 1, 32))
 COMMAND = (sys.executable, "-P", "-m", "cli.main", "policy", "explain", "flux.1-dev", "--warmup-sizes", SIZES)
@@ -59,6 +61,30 @@ def test_a_terminal_gets_lines_of_its_width_with_every_word(environment: dict[st
         assert sorted(words(lines)) == sorted(words(piped.splitlines()))
         names = [line.split()[0] for line in lines if not line.startswith(" ")]
         assert names == ["option", *OPTIONS]
+
+
+def test_cards_that_are_not_here_are_answered_for(renderq: Run) -> None:
+    asked = ("policy", "explain", "qwen-image", "--gpu", "48", "--gpus", "2")
+    told = renderq(*asked)
+    assert told.exit_code == 0, told.output
+    first, header, *_ = told.stdout.splitlines()
+    assert first.startswith("hardware stated, not seen: 2 x NVIDIA GPU of 48 GB")
+    assert header.split() == ["option", "value", "source", "reason"]
+    answer = json.loads(renderq(*asked, "--json").stdout)
+    assert answer["options"]["fsdp"]["value"] == answer["options"]["cfg_parallel"]["value"] == 2
+    assert (answer["hardware"]["stated"], answer["hardware"]["free_memory_gb"]) == (True, 47.5)
+    here = renderq("policy", "explain", "qwen-image", "--json")
+    assert json.loads(here.stdout)["hardware"]["stated"] is False
+    assert "stated" not in renderq("policy", "explain", "qwen-image").stdout
+
+
+def test_a_refusal_on_cards_that_are_not_here_says_so_beside_the_reason(renderq: Run) -> None:
+    refused = renderq("policy", "explain", "flux.1-dev", "--gpu", "24", "--compile")
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert refused.stderr.startswith("hardware stated, not seen: ")
+    assert "compile needs the weights in place" in refused.stderr
+    assert "nearest: 1" in renderq("policy", "explain", "tiny", "--gpu", "24", "--gpus", "0").stderr
 
 
 def words(lines: list[str]) -> list[str]:

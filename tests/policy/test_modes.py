@@ -3,7 +3,9 @@
 import pytest
 
 from policy.modes import Hardware
+from policy.packages import OPTIONAL
 from policy.resolve import Policy
+from policy.stated import CARDS_GB, state_cards
 from policy.weights import loaded
 from tests.policy.parts import CATALOGUE, FLUX, TINY, WAN2, gpu, resolved, with_policy
 
@@ -111,7 +113,6 @@ def test_shared_memory_has_nothing_to_offload_to() -> None:
         assert (policy["offload"], policy["vae_tiling"]) == ("none", mode == "memory")
 
 
-CARDS_GB = (8, 16, 24, 48, 80, 141)
 # How `auto` places each model on each card, half a GB of which is taken; then the same with int8.
 # n none, M model with components that stay, m model, g group, s sequential.
 AUTO = {
@@ -162,7 +163,7 @@ def test_the_table_has_every_model() -> None:
 @pytest.mark.parametrize("quantize", ["none", "int8"])
 @pytest.mark.parametrize("count", [1, 2, 8])
 def test_every_model_is_placed_on_every_card_as_the_table_says(model: str, quantize: str, count: int) -> None:
-    cards = [gpu(size - 0.5, count=count) for size in CARDS_GB]
+    cards = [state_cards(size, count, packages=OPTIONAL) for size in CARDS_GB]
     placed = [resolved(CATALOGUE[model], {"quantize": quantize}, hardware=card) for card in cards]
     # What is quantised is not shared: one card, whatever else is in the machine.
     alone = AUTO[model][quantize == "int8"]
