@@ -6,6 +6,7 @@ each message says which option to change.
 
 from collections.abc import Callable, Iterator
 
+from policy.advice import or_offload
 from policy.hardware_rules import (
     attention_rules,
     compiler_rules,
@@ -39,7 +40,7 @@ def _compile_rules(setting: Setting) -> Iterator[Conflict]:
     if mode in CUDA_GRAPH_MODES and values["offload"] != "none":
         message = (
             f"compile_mode {mode} records CUDA graphs, and offload {values['offload']} moves their weights: "
-            "use --compile-mode max-autotune-no-cudagraphs or --offload none"
+            f"use --compile-mode max-autotune-no-cudagraphs{or_offload(setting, 'none')}"
         )
         yield conflict(setting, message, "compile_mode", "compile", "offload")
     if mode in CUDA_GRAPH_MODES and values["cache"]:
@@ -49,9 +50,10 @@ def _compile_rules(setting: Setting) -> Iterator[Conflict]:
         )
         yield conflict(setting, message, "compile_mode", "compile", "cache")
     if values["offload"] in ("sequential", "group"):
+        in_place = ("none",) if mode in CUDA_GRAPH_MODES else ("none", "model")
         message = (
             f"compile needs the weights in place, and offload {values['offload']} moves them inside of what "
-            "is compiled: use --no-compile, or --offload none or model"
+            f"is compiled: use --no-compile{or_offload(setting, *in_place)}"
         )
         yield conflict(setting, message, "compile", "offload")
 

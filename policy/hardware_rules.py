@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from policy.advice import or_offload
 from policy.kernels import KERNELS, PLAIN, is_exact
 from policy.packages import OPTIONAL
 from policy.platforms import PLATFORMS
@@ -9,7 +10,6 @@ from policy.setting import Conflict, Setting, conflict
 from policy.wording import listing, show
 
 _FP8_SINCE = (8, 9)  # Ada and Hopper are the first to compute it
-_QUANTISING = ("cpu", "cuda")
 
 
 def placement_rules(setting: Setting) -> Iterator[Conflict]:
@@ -34,8 +34,11 @@ def _residency_rules(setting: Setting) -> Iterator[Conflict]:
         message = f"keep_resident: {setting.spec.id} has no {missing}; its components: {offered}"
         yield conflict(setting, message, "keep_resident", limit=components)
     if kept and setting.values["offload"] == "sequential":
-        message = "keep_resident has no effect with offload sequential: use --offload model or group"
-        yield conflict(setting, message, "keep_resident", "offload", nearest="model")
+        message = (
+            "keep_resident has no effect with offload sequential: leave it out"
+            f"{or_offload(setting, 'model', 'group')}"
+        )
+        yield conflict(setting, message, "keep_resident", "offload")
 
 
 def attention_rules(setting: Setting) -> Iterator[Conflict]:
@@ -92,7 +95,7 @@ def quantize_rules(setting: Setting) -> Iterator[Conflict]:
             message = "quantize_text has no effect with quantize none: give --quantize int8 or leave it out"
             yield conflict(setting, message, "quantize_text", "quantize", nearest=False)
         return
-    if hardware.platform not in _QUANTISING:
+    if not PLATFORMS[hardware.platform].quantises:
         words = PLATFORMS[hardware.platform].words
         message = f"quantize {wanted} works on an NVIDIA GPU or a CPU, and this is {words}: leave it out"
         yield conflict(setting, message, "quantize", limit="none", nearest="none")
@@ -142,7 +145,7 @@ def graph_rules(setting: Setting) -> Iterator[Conflict]:
     if values["offload"] != "none":
         message = (
             f"capture records where the weights are, and offload {values['offload']} moves them: use "
-            "--no-capture or --offload none"
+            f"--no-capture{or_offload(setting, 'none')}"
         )
         yield conflict(setting, message, "capture", "offload", nearest=False)
     if not values["warmup"]:

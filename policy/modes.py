@@ -9,14 +9,21 @@
 On a CPU the mode is checked and nothing else is derived: there is no second memory to move weights to.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from policy.fits import Need, need_of
 from policy.model_spec import ModelSpec, Residency
-from policy.weights import loaded, shared, text_encoders
+from policy.platforms import PLATFORMS
+from policy.weights import shared
 
 BF16_SINCE = (8, 0)
 """Compute capability of the first GPUs that compute bfloat16."""
+
+# What a mode would choose before anything that moves more, and how that is told.
+_EASIER = {"auto": ("none", "model", "group"), "speed": ("none",), "memory": ("model", "group")}
+_PIECES = {"none": "it", "model": "the largest component", "group": "block by block it"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +117,12 @@ def choose_placement(
         return Placement(offload or "none", (), False, "manual mode derives nothing", derived=False)
     if hardware.device == "mps":
         return Placement("none", (), mode == "memory", "the device shares the host's memory")
-    sizes = loaded(spec, dtype, quantize, text=quantize_text)
+    need = need_of(spec, hardware.free_memory_gb, dtype, quantize, text=quantize_text)
     if fsdp > 1 and offload is None:
-        return _shared(shared(spec, sizes, fsdp), hardware, fsdp)
-    need = _Need(
-        sizes,
-        (*spec.transformers, *text_encoders(spec)),
-        hardware.free_memory_gb,
-        _smaller(spec, dtype, quantize),
-    )
+        return _shared(shared(spec, need.residency, fsdp), hardware, fsdp)
+    if quantize == "none" and PLATFORMS[hardware.platform].quantises:
+        among = _EASIER[mode] if offload is None else ("none",)
+        need = replace(need, hint=_hint(need, need_of(spec, need.free_gb, dtype, "int8"), among))
     rules = {"auto": _auto, "speed": _speed, "memory": _memory}
     return _around(offload, need) if offload else rules[mode](need)
 
@@ -133,57 +137,16 @@ def _shared(sizes: Residency, hardware: Hardware, count: int) -> Placement:
     return Placement("none", (), False, reason)
 
 
-def _smaller(spec: ModelSpec, dtype: str, quantize: str) -> str:
-    if quantize != "none":
+def _hint(need: Need, quantised: Need, among: Collection[str]) -> str:
+    """That less would have to be moved of quantised weights; empty where that is not so."""
+    better = [name for name in quantised.fitting if name in among and name not in need.fitting]
+    if not better:
         return ""
-    sizes = loaded(spec, dtype, "int8")
-    return f"; with --quantize int8 it would be {sizes.weights_gb + sizes.working_gb:.1f} GB"
+    size = f"{quantised.by_offload[better[0]]:.1f} GB"
+    return f"; with --quantize int8 {_PIECES[better[0]]} would be {size}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Need:
-    """What has to fit.
-
-    Attributes:
-        residency: With the sizes that the weights have once loaded.
-        streaming: Components that `offload=group` fetches bit by bit; any other moves as a whole.
-        smaller: What else could be done where it does not fit.
-    """
-
-    residency: Residency
-    streaming: tuple[str, ...]
-    free_gb: float
-    smaller: str
-
-    @property
-    def hint(self) -> str:
-        return "" if self.all_gb <= self.free_gb else self.smaller
-
-    @property
-    def all_gb(self) -> float:
-        return self.residency.weights_gb + self.residency.working_gb
-
-    @property
-    def largest_gb(self) -> float:
-        return self.residency.largest_gb + self.residency.working_gb
-
-    @property
-    def streamed_gb(self) -> float | None:
-        if self.residency.streamed_gb is None:
-            return None
-        whole = [size for name, size in self.residency.component_gb.items() if name not in self.streaming]
-        return max(self.residency.streamed_gb, *whole) + self.residency.working_gb
-
-    @property
-    def threshold_gb(self) -> float:
-        return self.residency.keep_resident_min_available_gb
-
-    @property
-    def everything(self) -> str:
-        return f"weights and working room need {self.all_gb:.1f} GB and {self.free_gb:.1f} GB are free"
-
-
-def _auto(need: _Need) -> Placement:
+def _auto(need: Need) -> Placement:
     if need.all_gb <= need.free_gb:
         return Placement("none", (), False, f"everything fits: {need.everything}")
     if need.largest_gb > need.free_gb:
@@ -191,18 +154,18 @@ def _auto(need: _Need) -> Placement:
     return _around("model", need)
 
 
-def _speed(need: _Need) -> Placement:
+def _speed(need: Need) -> Placement:
     warning = "" if need.all_gb <= need.free_gb else f"; expect to run out of memory{need.hint}"
     return Placement("none", (), False, f"speed mode offloads nothing: {need.everything}{warning}")
 
 
-def _memory(need: _Need) -> Placement:
+def _memory(need: Need) -> Placement:
     if need.largest_gb > need.free_gb:
         return _piecemeal("memory mode, and the largest component is too big", need)
     return Placement("model", (), True, "memory mode keeps one component at a time on the GPU")
 
 
-def _piecemeal(why: str, need: _Need) -> Placement:
+def _piecemeal(why: str, need: Need) -> Placement:
     """Block by block where that fits, else layer by layer."""
     largest = f"it needs {need.largest_gb:.1f} GB and {need.free_gb:.1f} GB are free"
     streamed = need.streamed_gb
@@ -213,7 +176,7 @@ def _piecemeal(why: str, need: _Need) -> Placement:
     )
 
 
-def _around(offload: str, need: _Need) -> Placement:
+def _around(offload: str, need: Need) -> Placement:
     """The rest of a placement whose offload is settled."""
     keep = need.residency.keep_resident
     if offload == "model" and need.free_gb >= need.threshold_gb:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from policy.advice import fitting, shares
 from policy.kernels import KERNELS, splits
 from policy.options import OPTIONS
 from policy.parallel import NAMES, Degrees, has_branches, most_parts, unsplit_context
@@ -20,7 +21,7 @@ def parallel_rules(setting: Setting) -> Iterator[Conflict]:
     used = tuple(name for name in NAMES if _degree(setting, name) > 1)
     yield from _hardware_rules(setting, degrees, used)
     yield from _model_rules(setting, degrees)
-    yield from _placement_rules(setting, used)
+    yield from _placement_rules(setting, used, degrees.world)
     yield from _compile_rules(setting, used)
     yield from _kernel_rules(setting, degrees)
     if setting.values["microbatch"] != 1:
@@ -91,12 +92,19 @@ def _text_rules(setting: Setting, degrees: Degrees) -> Iterator[Conflict]:
         yield conflict(setting, message, "context_parallel", limit=most, nearest=most)
 
 
-def _placement_rules(setting: Setting, used: tuple[str, ...]) -> Iterator[Conflict]:
+def _in_place(setting: Setting, used: tuple[str, ...], world: int) -> str:
+    """A way to have the weights where they are used that fits; else to let the spreading be."""
+    if "none" in fitting(setting, ("none",)):
+        return "--offload none"
+    return f"--offload none --fsdp {world}" if shares(setting, world) else _all_off(used)
+
+
+def _placement_rules(setting: Setting, used: tuple[str, ...], world: int) -> Iterator[Conflict]:
     values = setting.values
     if values["offload"] != "none":
         message = (
             f"offload {values['offload']} moves the weights of one GPU, and {listing(used, 'and')} "
-            "needs them in place on each: use --offload none, and --fsdp where they do not fit"
+            f"needs them in place on each: use {_in_place(setting, used, world)}"
         )
         yield conflict(setting, message, "offload", *used, limit="none", nearest="none")
     if values["quantize"] != "none" and "fsdp" in used:
@@ -109,16 +117,15 @@ def _placement_rules(setting: Setting, used: tuple[str, ...]) -> Iterator[Confli
 def _compile_rules(setting: Setting, used: tuple[str, ...]) -> Iterator[Conflict]:
     values = setting.values
     if values["capture"]:
-        message = (
-            "capture replays the work of one GPU without asking the others: use --no-capture, or "
-            f"{_all_off(used)}"
-        )
+        alone = f", or {_all_off(used)}" if fitting(setting, ("none",)) else ""
+        message = f"capture replays the work of one GPU without asking the others: use --no-capture{alone}"
         yield conflict(setting, message, "capture", *used, limit=False, nearest=False)
     if not values["compile"]:
         return
     if "fsdp" in used:
+        alone = " or --fsdp 1" if fitting(setting, ("none", "model")) else ""
         message = (
-            "compile needs whole weights, and fsdp gathers them block by block: use --no-compile or --fsdp 1"
+            f"compile needs whole weights, and fsdp gathers them block by block: use --no-compile{alone}"
         )
         yield conflict(setting, message, "compile", "fsdp", limit=False, nearest=False)
 

@@ -28,6 +28,7 @@ class Platform:
         passes_mode: Whether the mode is passed on; a backend of another maker takes none.
         fixed_shapes: Whether every shape is compiled for itself.
         records_graphs: Whether torch records CUDA graphs here.
+        quantises: Whether weights can be kept in eight bits.
     """
 
     words: str
@@ -36,14 +37,15 @@ class Platform:
     passes_mode: bool = True
     fixed_shapes: bool = False
     records_graphs: bool = False
+    quantises: bool = False
 
 
 PLATFORMS: Mapping[str, Platform] = MappingProxyType(
     {
-        "cuda": Platform("an NVIDIA GPU", records_graphs=True),
+        "cuda": Platform("an NVIDIA GPU", records_graphs=True, quantises=True),
         "rocm": Platform("an AMD GPU", records_graphs=True),
         "npu": Platform("an NPU", "npu", ("default",), passes_mode=False, fixed_shapes=True),
         "mps": Platform("an Apple GPU", modes=("default",)),
-        "cpu": Platform("a CPU", modes=("default", "max-autotune-no-cudagraphs")),
+        "cpu": Platform("a CPU", modes=("default", "max-autotune-no-cudagraphs"), quantises=True),
     }
 )
