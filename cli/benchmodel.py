@@ -15,6 +15,7 @@ from cli.variants import Bench, Measured
 
 if TYPE_CHECKING:
     from policy.evidence import Evidence
+    from policy.model_spec import ModelSpec
 
 COLUMNS = (
     *("way", "ready s", "first s", "steady s", "first/steady", "compiles"),
@@ -55,9 +56,10 @@ def bench_model(
     if folder is not None:
         say(f"kept in {write_row(row, folder)}")
     if as_json:
-        print_json({**row.model_dump(mode="json"), "processes": measured.processes})
+        more = {"does_not_count": why_not(row, spec), "processes": measured.processes}
+        print_json({**row.model_dump(mode="json"), **more})
     else:
-        show(row)
+        show(row, why_not(row, spec))
 
 
 def read_prompts(file: Path | None) -> list[str] | None:
@@ -88,8 +90,15 @@ def make_row(measured: "Measured", command: str) -> "Evidence":
     return Evidence.model_validate({**facts, "figures": measured.figures, "failed": measured.failed})
 
 
-def show(row: "Evidence") -> None:
-    """The row as a table, and whether compiling wins."""
+def why_not(row: "Evidence", spec: "ModelSpec") -> str | None:
+    """Why this row would back no opt-in even today, with what it was measured with; None: it counts."""
+    from policy.evidence import why_not_counted
+
+    return why_not_counted(row, spec, row.versions, {})
+
+
+def show(row: "Evidence", doubt: str | None) -> None:
+    """The row as a table, whether compiling wins, and whether that may back an opt-in."""
     print_table(COLUMNS, [_cells(figures) for figures in row.figures])
     for failed in row.failed:
         print(f"not measured: {failed}")
@@ -100,6 +109,7 @@ def show(row: "Evidence") -> None:
             f"first request {pair.first_percent:+.1f} %, steady state {pair.steady_percent:+.1f} %"
         )
     print(f"{row.device_name} ({row.device}); load average up to {row.load}; rounds: {row.rounds}")
+    print("this row may back an opt-in to compile" if doubt is None else f"this row backs no opt-in: {doubt}")
 
 
 def _cells(figures: Any) -> tuple[object, ...]:  # noqa: ANN401 - policy is not imported before it is needed

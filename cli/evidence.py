@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("model", "opts in", "device", "date", "way", "first", "steady", "compiling", "counts")
 NONE = (None,) * 6
+UNCOMPARED: tuple[str | None, ...] = (None,) * 4
+"""Cells of a row that has no compiled way beside its uncompiled counterpart."""
 
 
 def show_evidence(
@@ -25,8 +27,9 @@ def show_evidence(
     """Show which models opt in to compile, what was measured, who won by how much, and whether it counts.
 
     "first" and "steady" are compiled against uncompiled with the same cache; -10 % is a tenth faster. A row
-    counts for this checkpoint and the minor versions of torch, diffusers and cache-dit that are installed
-    here. Ends with 1 when a model opts in without rows that back it.
+    counts, that is, may back an opt-in, when it is of a GPU, of this checkpoint, of the minor versions of
+    torch, diffusers and cache-dit that are installed here, has 3 rounds and measured what the model's file
+    asks for. Ends with 1 when a model opts in without such a row, or one in which compiling does not win.
     """
     from cli.explain import load_catalogue
     from pipeline.versions import collect
@@ -74,10 +77,10 @@ class Told:
     def lines(self) -> list[tuple[object, ...]]:
         """Its lines of the table: one for each compiled way of each row."""
         opted = "yes" if self.opts_in else "no"
-        lines = [
-            (self.model, opted, row.device_name, row.date, *_cells(pair), doubt or "yes")
+        lines: list[tuple[object, ...]] = [
+            (self.model, opted, row.device_name, row.date, *cells, _verdict(doubt))
             for row, doubt in self.rows
-            for pair in row.comparisons()
+            for cells in list(map(_cells, row.comparisons())) or [UNCOMPARED]
         ]
         return lines or [(self.model, opted, *NONE, "nothing measured")]
 
@@ -97,7 +100,11 @@ class Told:
         }
 
 
-def _cells(pair: "Comparison") -> tuple[str, ...]:
+def _verdict(doubt: str | None) -> str:
+    return "yes" if doubt is None else f"no: {doubt}"
+
+
+def _cells(pair: "Comparison") -> tuple[str | None, ...]:
     return (
         f"{pair.compiled.scope}/{pair.compiled.cache}",
         f"{pair.first_percent:+.1f} %",

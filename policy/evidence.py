@@ -164,7 +164,9 @@ def read_evidence(path: Path) -> tuple[Evidence, ...]:
 def why_not_counted(
     row: Evidence, spec: ModelSpec, versions: Mapping[str, str], weights: Mapping[str, str]
 ) -> str | None:
-    """Returns why a row proves nothing about this checkpoint with these versions, or None.
+    """Returns why a row backs no opt-in of this checkpoint with these versions, or None: it counts.
+
+    The check of opt-ins, `renderq policy evidence` and `renderq bench model` all ask this.
 
     Args:
         row: The measurement.
@@ -172,13 +174,15 @@ def why_not_counted(
         versions: Of packages, those to judge for.
         weights: SHA-256 of the weights of each model of which they are known.
     """
+    if row.device == "cpu":
+        return "measured on a CPU, where an opt-in has no effect"
     if row.revision != spec.revision:
         return f"measured at revision {row.revision}, the model's file has {spec.revision}"
     if spec.id in weights and row.weights != weights[spec.id]:
         return "measured with other weights"
     if row.rounds < ENOUGH_ROUNDS:
         return f"{row.rounds} of {ENOUGH_ROUNDS} rounds"
-    return find_age(row.versions, versions)
+    return find_age(row.versions, versions) or _gap(row, spec)
 
 
 def find_age(measured: Mapping[str, str], versions: Mapping[str, str]) -> str | None:
@@ -212,10 +216,10 @@ def _unbacked(
     spec: ModelSpec, rows: tuple[Evidence, ...], versions: Mapping[str, str], weights: Mapping[str, str]
 ) -> str | None:
     says = f"{spec.id} opts in to compile, and "
-    own = [row for row in rows if row.model == spec.id and row.device != "cpu"]
+    own = [row for row in rows if row.model == spec.id]
     if not own:
-        return f"{says}nothing was measured on a GPU"
-    doubts = [(row, why_not_counted(row, spec, versions, weights) or _gap(row, spec)) for row in own]
+        return f"{says}nothing was measured"
+    doubts = [(row, why_not_counted(row, spec, versions, weights)) for row in own]
     counted = [row for row, doubt in doubts if doubt is None]
     if not counted:
         reasons = dict.fromkeys(f"{row.device_name}: {doubt}" for row, doubt in doubts)

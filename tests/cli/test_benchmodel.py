@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cli import benchmodel
 from cli.evidencefile import write_row
 from pipeline.fingerprint import hash_bundled
 from policy.evidence import load_evidence, read_evidence
@@ -44,7 +45,10 @@ def test_each_way_is_measured_in_a_fresh_process_and_the_row_is_kept_and_shown(
     assert row.model_dump(mode="json") == {name: report[name] for name in row.model_dump()}
     shown = json.loads(renderq("policy", "evidence", "tiny", "--json").stdout)
     kept = shown["models"][0]["rows"][-1]
-    assert (kept["does_not_count"], kept["comparisons"]) == ("1 of 3 rounds", [])
+    told = "measured on a CPU, where an opt-in has no effect"
+    assert (kept["does_not_count"], kept["comparisons"]) == (told, [])
+    assert report["does_not_count"] == told
+    assert "nothing measured" not in renderq("policy", "evidence", "tiny").stdout
 
 
 def test_a_row_is_read_as_it_was_written_and_takes_the_place_of_its_like(tmp_path: Path) -> None:
@@ -56,6 +60,28 @@ def test_a_row_is_read_as_it_was_written_and_takes_the_place_of_its_like(tmp_pat
     path = write_row(again, tmp_path)
     assert load_evidence(tmp_path) == (other, again)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_the_end_of_a_measurement_says_whether_the_row_may_back_an_opt_in(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for change, last in (
+        ({}, "this row may back an opt-in to compile"),
+        ({"device": "cpu"}, "this row backs no opt-in: measured on a CPU, where an opt-in has no effect"),
+        ({"rounds": 1}, "this row backs no opt-in: 1 of 3 rounds"),
+    ):
+        row = WIN.model_copy(update=change)
+        benchmodel.show(row, benchmodel.why_not(row, OPTED_IN))
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[-1] == last
+        assert any(line.startswith("compiling wins (regional") for line in shown)
+
+
+def test_the_bundled_rows_of_a_cpu_are_shown_and_do_not_count(renderq: Run) -> None:
+    done = renderq("policy", "evidence", "tiny")
+    lines = done.stdout.splitlines()[1:]
+    assert lines
+    assert all("no: measured on a CPU, where an opt-in has no effect" in line for line in lines)
 
 
 def test_the_table_names_who_opts_in_who_won_and_what_no_longer_counts(renderq: Run, own: Path) -> None:

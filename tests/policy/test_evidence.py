@@ -11,7 +11,7 @@ import pytest
 from pipeline.fingerprint import hash_bundled
 from policy.catalogue import Catalogue
 from policy.errors import InvalidCatalogue
-from policy.evidence import Evidence, Figures, find_age, find_unbacked, load_evidence
+from policy.evidence import Evidence, Figures, find_age, find_unbacked, load_evidence, why_not_counted
 from policy.model_spec import ModelSpec
 from tests.policy.parts import FLUX, TINY, with_policy
 
@@ -78,6 +78,16 @@ def test_rows_of_the_bundled_model_are_of_its_weights() -> None:
     assert {row.weights for row in rows} == {hash_bundled("bundled:tiny")}
 
 
+def test_the_check_and_whoever_shows_a_row_have_one_answer_on_whether_it_counts() -> None:
+    only_whole = {"figures": (EAGER, figures(3.0, 2.5, scope="whole"))}
+    for change in ({"device": "cpu"}, {"rounds": 2}, {"revision": "main"}, only_whole):
+        row = WIN.model_copy(update=change)
+        doubt = why_not_counted(row, OPTED_IN, VERSIONS, {})
+        assert doubt is not None
+        assert unbacked(row) == f"flux.1-dev opts in to compile, and no row counts (NVIDIA H200: {doubt})"
+    assert why_not_counted(WIN, OPTED_IN, VERSIONS, {}) is None
+
+
 def test_a_measured_win_backs_an_opt_in() -> None:
     assert unbacked(WIN) is None
 
@@ -85,8 +95,8 @@ def test_a_measured_win_backs_an_opt_in() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"model": "tiny"}, "nothing was measured on a GPU"),
-        ({"device": "cpu"}, "nothing was measured on a GPU"),
+        ({"model": "tiny"}, "nothing was measured"),
+        ({"device": "cpu"}, "no row counts (NVIDIA H200: measured on a CPU, where an opt-in has no effect)"),
         ({"revision": "main"}, "measured at revision main"),
         ({"rounds": 2}, "2 of 3 rounds"),
         ({"versions": {**VERSIONS, "torch": "2.12.1"}}, "old: torch was 2.12.1 and is 2.13.0"),
