@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.exits import CliError, ExitCode
-from cli.maskfile import merged, write_curve
+from cli.maskfile import curve_of, write_curve
 from cli.places import places
-from cli.terminal import print_json, print_table, say
+from cli.terminal import print_json, print_table, say, say_all
 
 if TYPE_CHECKING:
     from policy.curve import Curve
-    from policy.model_spec import ModelSpec
 
 Steps = Annotated[str, typer.Option(help="Step counts to fit, comma separated.")]
 HEADER = ("steps", "reused", "share", "order", "mean dB", "worst dB", "mask")
@@ -40,7 +39,9 @@ def bench_cache(
     seed: Annotated[int, typer.Option(help="Of the first prompt's picture; the next ones count up.")] = 5000,
     orders: Annotated[str, typer.Option(help="Orders of the Taylor predictor to try.")] = "1,2",
     beam: Annotated[int, typer.Option(help="Ways kept to each state of the search.")] = 1,
-    write: Annotated[bool, typer.Option("--write", help="Keep them with the model's file.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Keep them: in RENDERQ_CATALOGUE_DIR, else in the package.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
     """Show how much each fitted step mask reuses and how far it leads from uncached pictures; or fit masks.
@@ -49,15 +50,17 @@ def bench_cache(
     """
     from cli.explain import load_catalogue
 
-    spec = load_catalogue().get_model(model)
+    catalogue = load_catalogue()
+    spec = catalogue.get_model(model)
+    say_all(catalogue.notes(model))
     if write and not fit:
         raise CliError("--write keeps what --fit finds: give both")
     if not fit:
         show(spec.curve, model, as_json=as_json)
         return
-    folder = folder_of(spec)
+    folder = choose_folder()
     if write:
-        check_folder(folder, model)
+        say(f"what is found will be kept in {check_folder(folder)}")
     asked = {
         "--steps": steps,
         **({"--prompts": str(prompts)} if prompts else {}),
@@ -67,10 +70,10 @@ def bench_cache(
         "--beam": str(beam),
     }
     found = run_fit(model, asked)
-    curve = merged(spec, found, command_of(model, asked), dt.datetime.now(dt.UTC).date())
+    curve = curve_of(spec, found, command_of(model, asked), dt.datetime.now(dt.UTC).date())
     if write:
         say(f"kept in {write_curve(curve, folder)}")
-    show(curve, model, as_json=as_json)
+    show(spec.curve.with_fits(curve.fits) if spec.curve else curve, model, as_json=as_json)
 
 
 def run_fit(model: str, asked: Mapping[str, str]) -> dict[str, Any]:
@@ -90,26 +93,26 @@ def command_of(model: str, asked: Mapping[str, str]) -> str:
     )
 
 
-def folder_of(spec: "ModelSpec") -> Path:
-    """The folder that has the model's file, beside which its masks are read: the operator's or our own."""
+def choose_folder() -> Path:
+    """The folder of the catalogue that takes what is found: the operator's if there is one, else ours."""
     from core.settings import get_settings
-    from policy.catalogue import BUNDLED, read_folder
+    from policy.catalogue import BUNDLED
 
-    own = get_settings().catalogue_dir
-    return own if own is not None and spec.id in read_folder(own) else BUNDLED
+    return get_settings().catalogue_dir or BUNDLED
 
 
-def check_folder(folder: Path, model: str) -> None:
-    """Refuse before hours of fitting what could not be written after them."""
+def check_folder(folder: Path) -> Path:
+    """Return where masks are kept in it; refuse before hours of fitting what could not be written then."""
     from policy.curve import FOLDER
 
     place = folder / FOLDER
     if not os.access(place if place.exists() else folder, os.W_OK | os.X_OK):
         raise CliError(
-            f"no masks can be kept in {place}, beside the file of {model}: it takes no files. Put a copy of "
-            f"{folder / model}.toml into a folder of your own and name that in RENDERQ_CATALOGUE_DIR",
+            f"no masks can be kept in {place}: it takes no files; name a folder of your own in "
+            "RENDERQ_CATALOGUE_DIR",
             ExitCode.USAGE,
         )
+    return place
 
 
 def show(curve: "Curve | None", model: str, *, as_json: bool) -> None:

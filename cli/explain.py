@@ -10,7 +10,7 @@ import typer
 from cli.flags import ACCEPT_UNKNOWN, Flags, with_policy_flags
 from cli.policyhelp import PolicyCommand
 from cli.table import print_wrapped
-from cli.terminal import print_json, print_line, say
+from cli.terminal import print_json, print_line, say, say_all
 from policy.errors import PolicyError
 
 if TYPE_CHECKING:
@@ -54,18 +54,19 @@ def explain(
     from policy.stated import read_cards
 
     cards = read_cards({"gpu": gpu, "gpus": gpus, "capability": capability}, installed())
-    hardware = cards or detect()
+    hardware, catalogue = cards or detect(), load_catalogue()
     try:
-        _spec, policy = resolve_policy(model, flags, hardware)
+        _spec, policy = resolve_policy(catalogue, model, flags, hardware)
     except PolicyError:
         tell_hardware(cards, say)
         raise
     if as_json:
         facts = {"stated": cards is not None, **asdict(hardware)}
-        print_json({**policy.as_json(), "hardware": facts})
+        print_json({**policy.as_json(), "hardware": facts, "notes": catalogue.notes(model)})
         return
     tell_hardware(cards, print_line)
     show(policy)
+    say_all(catalogue.notes(model))
     if hardware.device == "cpu":
         say("this is for a machine without a GPU; --gpu 24 answers for a card of 24 GB")
 
@@ -86,13 +87,13 @@ def tell_hardware(cards: "Hardware | None", tell: Callable[[str], None]) -> None
 
 
 def resolve_policy(
-    model: str, flags: Flags, hardware: "Hardware | None" = None
+    catalogue: "Catalogue", model: str, flags: Flags, hardware: "Hardware | None" = None
 ) -> tuple["ModelSpec", "Policy"]:
     """The spec and the policy that a worker would get, here by default; mistakes are reported together."""
     from core.hardware import detect
     from policy.resolve import resolve
 
-    spec = load_catalogue().get_model(model)
+    spec = catalogue.get_model(model)
     known = known_variables()
     policy = resolve(spec, flags=flags, env=os.environ, hardware=hardware or detect(), other_settings=known)
     return spec, policy

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from policy.model_spec import ModelSpec
 
 
-def merged(spec: "ModelSpec", found: Mapping[str, Any], command: str, date: dt.date) -> "Curve":
-    """What is kept already, with the fits of these step counts new or in the place of the old ones."""
+def curve_of(spec: "ModelSpec", found: Mapping[str, Any], command: str, date: dt.date) -> "Curve":
+    """What was fitted now."""
     from policy.curve import Curve
 
     facts = {name: found[name] for name in ("device", "prompts", "check_prompts", "seed", "versions")}
@@ -21,21 +21,21 @@ def merged(spec: "ModelSpec", found: Mapping[str, Any], command: str, date: dt.d
         {"steps": steps, "date": date, "command": command, **facts, "masks": list(masks)}
         for steps, masks in groupby(found["masks"], key=lambda mask: len(mask["mask"]))
     ]
-    kept = [fit.model_dump() for fit in (spec.curve.fits if spec.curve else ())]
-    fits = {fit["steps"]: fit for fit in (*kept, *new)}
-    return Curve.model_validate(
-        {"model": spec.id, "revision": spec.revision, "fits": [fits[steps] for steps in sorted(fits)]}
-    )
+    return Curve.model_validate({"model": spec.id, "revision": spec.revision, "fits": new})
 
 
 def write_curve(curve: "Curve", folder: Path) -> Path:
-    """Write the file into the folder of the model files; return its path."""
+    """Add the masks to the file of that folder, each in the place of one of its step count; return its path.
+
+    Masks of the model in other folders stay there, and are read together with these.
+    """
     from policy.curve import FOLDER, read_curve
 
     path = folder / FOLDER / f"{curve.model}.toml"
     path.parent.mkdir(exist_ok=True)
+    kept = read_curve(path).with_fits(curve.fits) if path.exists() else curve
     fresh = path.with_suffix(".new")
-    fresh.write_text("\n".join(_lines(curve)) + "\n", encoding="utf-8")
+    fresh.write_text("\n".join(_lines(kept)) + "\n", encoding="utf-8")
     read_curve(fresh)
     fresh.replace(path)
     return path

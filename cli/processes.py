@@ -57,15 +57,25 @@ def worker(
 
     Ends with 70 when the model cannot be made ready.
     """
-    from cli.explain import resolve_policy
+    from cli.explain import load_catalogue, resolve_policy
 
-    spec, policy = resolve_policy(model, flags)
+    catalogue = load_catalogue()
+    spec, policy = resolve_policy(catalogue, model, flags)
     require_worker_packages()
     prepare("worker", leashed=leashed)
+    warn_of(catalogue.notes(model))
     from core.settings import get_settings
     from tasks.worker import run_worker
 
     sys.exit(run_worker(get_settings(), spec, policy))
+
+
+def warn_of(notes: list[str]) -> None:
+    """Log what the model's file left behind of the one that it replaces."""
+    from core.log import get_logger
+
+    for note in notes:
+        get_logger().warning("catalogue.replaced", note=note)
 
 
 def upkeep(*, leashed: Leashed = False) -> None:

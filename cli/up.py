@@ -62,11 +62,11 @@ def up(
     What dies is started again. RENDERQ_DATABASE_URL, RENDERQ_REDIS_URL and RENDERQ_ARTIFACTS_URL replace the
     embedded part of the same name. Logs are in the folder `logs` of the data folder.
     """
-    from cli.explain import resolve_policy
+    from cli.explain import load_catalogue, resolve_policy
     from cli.stack import StackPlan
     from core.settings import get_settings
 
-    resolve_policy(model, flags)
+    resolve_policy(load_catalogue(), model, flags)
     require_loopback(host, trusted=trust_network)
     if flower and flower_port is None:
         flower_port = FLOWER_PORT

@@ -1,8 +1,9 @@
 """The curve of a checkpoint: step masks fitted to it, and how far each leads from uncached pictures.
 
-`renderq bench cache MODEL --fit --write` makes it, one file per checkpoint in the folder `masks` beside the
-model files. It holds masks for a few step counts, each at several numbers of reused steps. A preset names a
-share of reused steps, and so a point of the curve. The rule for a job of `n` steps:
+`renderq bench cache MODEL --fit --write` makes it, one file per checkpoint in the folder `masks` of a
+catalogue's folder; what several folders have adds up. It holds masks for a few step counts, each at several
+numbers of reused steps. A preset names a share of reused steps, and so a point of the curve. The rule for a
+job of `n` steps:
 
 - `n` was fitted: of its masks the one whose number of reused steps is nearest to the share, the lower of two;
 - `n` lies between two fitted counts: both masks are read as the share of all reused steps that lies before
@@ -15,16 +16,14 @@ The lead-in and the last step stay computed, whatever the mixture says.
 """
 
 import datetime as dt
-import json
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from policy.errors import InvalidCatalogue
+from policy.tomlfile import MASK, read_file
 
 FOLDER = "masks"
 Order = Literal[0, 1, 2]
@@ -45,7 +44,7 @@ class FittedMask(_Facts):
         check_mean_db: The same over other prompts; `check_worst_db`: the worst of them.
     """
 
-    mask: str = Field(pattern=r"^1[01]*1$")
+    mask: str = Field(pattern=MASK)
     order: Order
     fit_mean_db: float
     fit_worst_db: float
@@ -132,6 +131,11 @@ class Curve(_Facts):
             raise ValueError("the step counts ascend, and each has one fit")
         return self
 
+    def with_fits(self, fits: Iterable[Fit]) -> "Curve":
+        """The same with these fits added, each in the place of an older one of its step count."""
+        kept = {fit.steps: fit for fit in (*self.fits, *fits)}
+        return self.model_copy(update={"fits": tuple(kept[steps] for steps in sorted(kept))})
+
     def choose(self, percent: int, steps: int) -> Chosen | None:
         """The mask of a job by the rule of this module; None: below the smallest fitted count."""
         if steps < self.fits[0].steps:
@@ -169,11 +173,4 @@ def read_curve(path: Path) -> Curve:
     Raises:
         InvalidCatalogue: It cannot be used; the message names the file and what is wrong.
     """
-    try:
-        facts = tomllib.loads(path.read_text(encoding="utf-8"))
-        return Curve.model_validate_json(json.dumps(facts, default=str), strict=True)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidCatalogue(f"{path}: {error}") from error
-    except ValidationError as error:
-        lines = (f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors())
-        raise InvalidCatalogue(f"{path}: {'; '.join(lines)}") from error
+    return read_file(path, Curve)

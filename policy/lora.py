@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from policy.errors import FieldError
+from policy.tomlfile import ID, SAFETENSORS, SHA256
 from policy.wording import closest, listing, quote, show
 
 MOST_LORAS = 4
@@ -38,12 +39,12 @@ class LoraSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
+    name: str = Field(pattern=ID)
     model: str
     source: str
-    file: str | None = Field(default=None, pattern=r"\.safetensors$")
+    file: str | None = Field(default=None, pattern=SAFETENSORS)
     revision: str | None = None
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: str = Field(pattern=SHA256)
     transformer: str = "transformer"
     max_rank: int = Field(default=128, ge=1, le=LARGEST_RANK)
     scale: float = 1.0

@@ -3,7 +3,7 @@
 Sizes are in pixels, weights in GB (10^9 bytes), guidance and steps as the pipeline counts them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -11,16 +11,30 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from policy.curve import Curve
 from policy.lora import LoraSpec
 from policy.mask import PRESET_PERCENT, choose_mask, minimum_steps, preset_rule
+from policy.tomlfile import ID
+from policy.wording import closest, listing, quote
 
 if TYPE_CHECKING:
     from policy.plan import RenderPlan
 
 Size = tuple[Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)]]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
+Family = Literal[
+    "flux",
+    "flux2-klein",
+    "ltx",
+    "pixart-sigma",
+    "qwen-image",
+    "sana",
+    "sd3",
+    "wan",
+    "wan2.2",
+    "z-image",
+]
 
 
 class _Facts(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
 
 class SizeLimits(_Facts):
@@ -175,9 +189,7 @@ class Residency(_Facts):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        unknown = [name for name in self.keep_resident if name not in self.component_gb]
-        if unknown:
-            raise ValueError(f"keep_resident names no component: {', '.join(unknown)}")
+        _check_names("keep_resident", self.keep_resident, self.component_gb, "component_gb")
         return self
 
     @property
@@ -209,9 +221,9 @@ class ModelSpec(_Facts):
         curve: Step masks that were fitted to it, from a file of their own; None: none were.
     """
 
-    id: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
+    id: str = Field(pattern=ID)
     name: str
-    family: str
+    family: Family
     kind: Literal["image", "video"]
     source: str
     revision: str | None = None
@@ -244,9 +256,7 @@ class ModelSpec(_Facts):
         if (self.kind == "video") != (self.frames is not None):
             raise ValueError("a video model needs [frames], an image model has none")
         formats = ("mp4",) if self.kind == "video" else ("png", "jpeg", "webp")
-        unknown = [name for name in self.output_formats if name not in formats]
-        if unknown:
-            raise ValueError(f"{self.kind} models cannot write {', '.join(unknown)}")
+        _check_names("output_formats", self.output_formats, formats, f"what {self.kind} models write")
         if self.kind == "video" and self.inputs is not None:
             raise ValueError("a video model draws from no picture")
         return self
@@ -260,7 +270,8 @@ class ModelSpec(_Facts):
         return self
 
     @model_validator(mode="after")
-    def _two_transformers(self) -> Self:
+    def _transformers_fit(self) -> Self:
+        _check_names("transformers", self.transformers, self.residency.component_gb, "component_gb")
         if (len(self.transformers) == 2) != (self.boundary_ratio is not None):
             raise ValueError("boundary_ratio belongs to a model with two transformers")
         return self
@@ -314,6 +325,14 @@ class ModelSpec(_Facts):
             "cache": {"minimum_steps": cache, "blocks": self.blocks},
             "loras": loras,
         }
+
+
+def _check_names(field: str, names: Iterable[str], known: Collection[str], where: str) -> None:
+    for name in names:
+        if name not in known:
+            nearest = closest(name, known)
+            hint = f"; nearest: {nearest}" if nearest else ""
+            raise ValueError(f"{field} has {quote(name)}, which is not in {where} ({listing(known)}){hint}")
 
 
 def _check_order(*numbers: float) -> None:

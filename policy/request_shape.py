@@ -4,7 +4,7 @@ Pydantic finds the problems; they are put into our own words here, with what is 
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -13,10 +13,11 @@ from pydantic_core import ErrorDetails
 
 from policy.errors import FieldError
 from policy.job_cache import KNOBS, WORD, CacheKnobs
+from policy.limits import BOUNDS, Reader, Rule, choice, other
 from policy.lora import LoraChoice
 from policy.wording import LONGEST_SHOWN, closest, listing, quote, show
 
-RANGE = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
+RANGE = frozenset(BOUNDS)
 MOST_ERRORS = 50  # a body of a million wrong fields is not worth the time
 _MARKS = ("[key]", WORD, KNOBS)  # pydantic's and our notes in the place of an error
 _NUL = "\0"
@@ -111,7 +112,6 @@ def _shown(value: object) -> str:
     return quote(value)
 
 
-_Rule = tuple[str, object, object]  # words, limit, nearest
 _TYPES: Mapping[str, str] = {
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -125,52 +125,34 @@ _TYPES: Mapping[str, str] = {
 }
 
 
-def _rule(item: ErrorDetails) -> _Rule:
+def _rule(item: ErrorDetails) -> Rule:
     if item["type"] in _TYPES:
         words = _TYPES[item["type"]]
         return f"be {words}", words, None
-    return _RULES.get(item["type"], _other)(item.get("ctx", {}), item)
+    return _RULES.get(item["type"], other)(item.get("ctx", {}), item)
 
 
-def _literal(context: Mapping[str, Any], item: ErrorDetails) -> _Rule:
-    allowed = re.findall("'([^']*)'", context["expected"])
-    nearest = closest(item["input"], allowed) if isinstance(item["input"], str) else None
-    words = f"{', '.join(allowed)}, or an object of knobs" if WORD in item["loc"] else listing(allowed)
-    return f"be {words}", allowed, nearest
+def _literal(context: Mapping[str, Any], item: ErrorDetails) -> Rule:
+    words, allowed, nearest = choice(context, item)
+    if WORD in item["loc"] and isinstance(allowed, list):
+        words = f"be {', '.join(allowed)}, or an object of knobs"
+    return words, allowed, nearest
 
 
-def _too_long(context: Mapping[str, Any], item: ErrorDetails) -> _Rule:
+def _too_long(context: Mapping[str, Any], item: ErrorDetails) -> Rule:
     unit = "entries" if isinstance(item["input"], Mapping | list) else "characters"
     return f"have at most {context['max_length']} {unit}", context["max_length"], None
 
 
-def _blank(_: Mapping[str, Any], __: ErrorDetails) -> _Rule:
+def _blank(_: Mapping[str, Any], __: ErrorDetails) -> Rule:
     return "have a visible character", "a visible character", None
 
 
-def _other(_: Mapping[str, Any], item: ErrorDetails) -> _Rule:
-    return f"be valid ({item['msg']})", None, None
-
-
-def _bound(words: str, key: str, step: int) -> Callable[[Mapping[str, Any], ErrorDetails], _Rule]:
-    """Makes the rule of one side; `step` leads from an open limit to the nearest integer inside."""
-
-    def rule(context: Mapping[str, Any], _: ErrorDetails) -> _Rule:
-        limit = context[key]
-        reachable = step == 0 or isinstance(limit, int)
-        return f"be {words} {limit}", limit, limit + step if reachable else None
-
-    return rule
-
-
-_RULES: Mapping[str, Callable[[Mapping[str, Any], ErrorDetails], _Rule]] = {
+_RULES: Mapping[str, Reader] = {
+    **BOUNDS,
     "literal_error": _literal,
     "enum": _literal,
     "string_too_long": _too_long,
     "too_long": _too_long,
     "string_pattern_mismatch": _blank,
-    "greater_than_equal": _bound("at least", "ge", 0),
-    "less_than_equal": _bound("at most", "le", 0),
-    "greater_than": _bound("more than", "gt", 1),
-    "less_than": _bound("less than", "lt", -1),
 }

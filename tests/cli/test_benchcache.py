@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from cli import benchcache
-from cli.maskfile import merged, write_curve
+from cli.maskfile import curve_of, write_curve
+from core.settings import get_settings
 from policy.catalogue import Catalogue
+from policy.curve import read_curve
 from policy.model_spec import ModelSpec
 from tests.cli.conftest import Run
 
@@ -60,8 +62,8 @@ def test_a_model_without_masks_says_so(renderq: Run) -> None:
 
 def test_what_is_kept_is_read_again_by_every_process(own: ModelSpec) -> None:
     assert own.curve is None
-    curve = merged(own, found("11010101", "11011101"), "renderq bench cache own --fit", DAY)
-    folder = benchcache.folder_of(own)
+    curve = curve_of(own, found("11010101", "11011101"), "renderq bench cache own --fit", DAY)
+    folder = benchcache.choose_folder()
     path = write_curve(curve, folder)
     assert path == folder / "masks" / "own.toml"
     assert Catalogue.load(folder)["own"].curve == curve
@@ -69,29 +71,32 @@ def test_what_is_kept_is_read_again_by_every_process(own: ModelSpec) -> None:
 
 
 def test_a_fit_of_other_step_counts_is_added_and_one_of_the_same_replaced(own: ModelSpec) -> None:
-    folder = benchcache.folder_of(own)
-    write_curve(merged(own, found("11010101", "110111"), "first", DAY), folder)
-    again = Catalogue.load(folder)["own"]
-    curve = merged(again, found("11001011", "1101"), "second", DAY)
+    folder = benchcache.choose_folder()
+    write_curve(curve_of(own, found("110111", "11010101"), "first", DAY), folder)
+    write_curve(curve_of(own, found("1101", "11001011"), "second", DAY), folder)
+    curve = Catalogue.load(folder)["own"].curve
+    assert curve is not None
     assert [(fit.steps, fit.command) for fit in curve.fits] == [(4, "second"), (6, "first"), (8, "second")]
     assert curve.fits[2].masks[0].mask == "11001011"
 
 
-def test_masks_of_a_bundled_model_stay_with_its_file(own: ModelSpec) -> None:
-    assert benchcache.folder_of(own) != BUNDLED
-    assert benchcache.folder_of(Catalogue.load()["tiny"]) == BUNDLED
-
-
-def test_masks_stay_with_the_models_file_where_the_operators_folder_has_only_loras(
+def test_masks_go_where_evidence_goes_to_the_operators_folder_if_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "loras").mkdir()
-    text = (BUNDLED / "loras" / "mono.toml").read_text().replace("mono", "own")
-    (tmp_path / "loras" / "own.toml").write_text(text)
+    assert benchcache.choose_folder() == BUNDLED
     monkeypatch.setenv("RENDERQ_CATALOGUE_DIR", str(tmp_path))
-    spec = Catalogue.load(tmp_path)["tiny"]
-    assert spec != Catalogue.load()["tiny"]
-    assert benchcache.folder_of(spec) == BUNDLED
+    get_settings.cache_clear()
+    assert benchcache.choose_folder() == tmp_path
+
+
+def test_masks_that_are_kept_elsewhere_leave_the_bundled_ones_where_they_are(tmp_path: Path) -> None:
+    tiny = Catalogue.load()["tiny"]
+    path = write_curve(curve_of(tiny, found("11010101"), "own", DAY), tmp_path)
+    assert [fit.command for fit in read_curve(path).fits] == ["own"]
+    curve = Catalogue.load(tmp_path)["tiny"].curve
+    assert curve is not None
+    assert tiny.curve is not None
+    assert curve.fits[1:] == tiny.curve.fits
 
 
 def test_a_folder_that_takes_no_files_is_told_of_before_anything_is_fitted(

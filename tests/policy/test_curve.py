@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cli.maskfile import write_curve
 from policy.catalogue import Catalogue
 from policy.curve import Curve, Fit, FittedMask, read_curve
 from policy.errors import InvalidCatalogue
@@ -140,17 +141,32 @@ def test_a_curve_about_another_checkpoint_is_refused(tmp_path: Path) -> None:
     file.write_text(text)
     assert Catalogue.load(tmp_path)["tiny"].curve == TINY.curve
     file.write_text(text.replace('model = "tiny"', 'model = "tiny"\nrevision = "main"'))
-    with pytest.raises(InvalidCatalogue, match="tiny at revision main: fit the masks anew"):
+    with pytest.raises(InvalidCatalogue, match=r"made for tiny at revision main, .* fit the masks anew"):
         Catalogue.load(tmp_path)
     file.write_text("fits = 1")
-    with pytest.raises(InvalidCatalogue, match=r"tiny.toml: model: .*fits"):
+    with pytest.raises(InvalidCatalogue, match=r"tiny.toml: model is missing; fits must be a list, not 1"):
         read_curve(file)
 
 
-def test_a_model_of_ones_own_has_no_masks_of_the_one_that_it_replaces(tmp_path: Path) -> None:
-    bundled = Path(__file__).parents[2] / "policy" / "catalogue" / "tiny.toml"
-    (tmp_path / "tiny.toml").write_text(bundled.read_text())
-    assert Catalogue.load(tmp_path)["tiny"].curve is None
+def test_masks_of_ones_own_add_step_counts_to_the_bundled_ones_and_replace_those_of_the_same(
+    tmp_path: Path,
+) -> None:
+    own = curve_of(fit(point(HALF_OF_8)), fit(point("1" * 19 + "0" * 4 + "1")))
+    assert TINY.curve is not None
+    write_curve(own, tmp_path)
+    curve = Catalogue.load(tmp_path)["tiny"].curve
+    assert curve is not None
+    assert [found.steps for found in curve.fits] == [8, 20, 24, 28]
+    assert curve.fits[0] == own.fits[0]
+    assert curve.fits[1] == TINY.curve.fits[0]
+    assert curve.fits[2] == own.fits[1]
+
+
+def test_masks_for_a_model_that_there_is_not_are_refused_with_the_nearest(tmp_path: Path) -> None:
+    path = write_curve(curve_of(fit(point(HALF_OF_8))), tmp_path)
+    path.write_text(path.read_text().replace('model = "tiny"', 'model = "tinny"'))
+    with pytest.raises(InvalidCatalogue, match=r'tiny.toml: model: no model "tinny" .* did you mean "tiny"'):
+        Catalogue.load(tmp_path)
 
 
 def test_a_worker_cannot_ask_for_a_fitted_mask_that_there_is_not() -> None:

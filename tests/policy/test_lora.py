@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from policy.catalogue import BUNDLED, Catalogue
+from policy.catalogue import Catalogue
 from policy.cells import typed_cells
 from policy.errors import InvalidCatalogue, InvalidRequest
 from policy.lora import LoraSpec, LoraUse
@@ -103,16 +103,12 @@ def test_an_operators_folder_adds_to_a_bundled_model(tmp_path: Path) -> None:
     assert Catalogue.load(tmp_path)["flux.1-dev"].loras == ()
 
 
-def test_a_model_that_is_replaced_loses_the_loras_of_the_old_one(tmp_path: Path) -> None:
-    replaced = (BUNDLED / "tiny.toml").read_text().replace('"bundled:tiny"', '"/models/other"')
-    (tmp_path / "tiny.toml").write_text(replaced)
-    assert Catalogue.load(tmp_path)["tiny"].loras == ()
-
-
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        (ENTRY.replace('"tiny"', '"huge"'), 'no model "huge"'),
+        (ENTRY.replace('"tiny"', '"tinny"'), 'no model "tinny" is in the catalogue; did you mean "tiny"'),
+        (ENTRY + "scal = 3.0\n", "scal = 3.0 is not known here; did you mean scale"),
+        (ENTRY.replace('"ink"', '"Ink"'), 'name must be .* not "Ink"; nearest: ink'),
         (ENTRY + 'transformer = "transformer_2"\n', "tiny has no transformer_2"),
         (ENTRY.replace(".safetensors", ".bin"), "source is a .safetensors file"),
         (ENTRY + 'file = "ink.pt"\n', "file"),
