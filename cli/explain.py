@@ -1,6 +1,7 @@
 """`renderq policy explain`: every option of a worker, its value, where the value comes from, and why."""
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -67,7 +68,7 @@ def explain(
     tell_hardware(cards, print_line)
     show(policy)
     say_all(catalogue.notes(model))
-    if hardware.device == "cpu":
+    if hardware.device == "cpu" and sys.stdout.isatty():
         say("this is for a machine without a GPU; --gpu 24 answers for a card of 24 GB")
 
 
