@@ -13,14 +13,42 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.exits import CliError, ExitCode
+from cli.fitask import Asked
 from cli.maskfile import curve_of, write_curve
 from cli.places import places
 from cli.terminal import print_json, print_table, say, say_all
 
 if TYPE_CHECKING:
     from policy.curve import Curve
+    from policy.model_spec import ModelSpec
 
-Steps = Annotated[str, typer.Option(help="Step counts to fit, comma separated.")]
+Steps = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N,N,...",
+        help="Step counts to fit, within the model's limits. Default: 20,28,50, as far as it takes them.",
+    ),
+]
+Prompts = Annotated[
+    Path | None, typer.Option(help="File with a prompt a line. Default: those that come with the model.")
+]
+FitPrompts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N", help="How many, from the first, to fit on; the others are for the check. Default: 32."
+    ),
+]
+Seed = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Of the first prompt's picture; the next ones count up. Default: 5000."),
+]
+Orders = Annotated[
+    str | None,
+    typer.Option(metavar="N,N", help="Orders of the Taylor predictor to try, 0 to 2. Default: 1,2."),
+]
+Beam = Annotated[
+    str | None, typer.Option(metavar="N", help="Ways kept to each state of the search. Default: 1.")
+]
 HEADER = ("steps", "reused", "share", "order", "mean dB", "worst dB", "mask")
 
 
@@ -28,17 +56,12 @@ def bench_cache(
     model: Annotated[str, typer.Argument(help="Model.")] = "tiny",
     *,
     fit: Annotated[bool, typer.Option("--fit", help="Fit masks; takes minutes to hours.")] = False,
-    steps: Steps = "20,28,50",
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="File with a prompt a line. Default: those that come with the model."),
-    ] = None,
-    fit_prompts: Annotated[
-        int, typer.Option(help="How many, from the first, to fit on; the others are for the check.")
-    ] = 32,
-    seed: Annotated[int, typer.Option(help="Of the first prompt's picture; the next ones count up.")] = 5000,
-    orders: Annotated[str, typer.Option(help="Orders of the Taylor predictor to try.")] = "1,2",
-    beam: Annotated[int, typer.Option(help="Ways kept to each state of the search.")] = 1,
+    steps: Steps = None,
+    prompts: Prompts = None,
+    fit_prompts: FitPrompts = None,
+    seed: Seed = None,
+    orders: Orders = None,
+    beam: Beam = None,
     write: Annotated[
         bool, typer.Option("--write", help="Keep them: in RENDERQ_CATALOGUE_DIR, else in the package.")
     ] = False,
@@ -55,25 +78,30 @@ def bench_cache(
     say_all(catalogue.notes(model))
     if write and not fit:
         raise CliError("--write keeps what --fit finds: give both")
+    asked = Asked(steps, prompts, fit_prompts, seed, orders, beam)
     if not fit:
+        asked.refuse_without_fit()
         show(spec.curve, model, as_json=as_json)
         return
+    words = asked.words(spec)
     folder = choose_folder()
     if write:
         say(f"what is found will be kept in {check_folder(folder)}")
-    asked = {
-        "--steps": steps,
-        **({"--prompts": str(prompts)} if prompts else {}),
-        "--fit-prompts": str(fit_prompts),
-        "--seed": str(seed),
-        "--orders": orders,
-        "--beam": str(beam),
-    }
-    found = run_fit(model, asked)
-    curve = curve_of(spec, found, command_of(model, asked), dt.datetime.now(dt.UTC).date())
-    if write:
-        say(f"kept in {write_curve(curve, folder)}")
+    else:
+        say("what is found is shown and not kept: --write keeps it")
+    found = run_fit(model, words)
+    curve = keep(spec, found, words, folder if write else None)
     show(spec.curve.with_fits(curve.fits) if spec.curve else curve, model, as_json=as_json)
+
+
+def keep(
+    spec: "ModelSpec", found: Mapping[str, Any], words: Mapping[str, str], folder: Path | None
+) -> "Curve":
+    """The fits that were found, written into the folder if there is one, and told."""
+    require_masks(found, words["--steps"])
+    curve = curve_of(spec, found, command_of(spec.id, words), dt.datetime.now(dt.UTC).date())
+    say("not kept: --write was not given" if folder is None else f"kept in {write_curve(curve, folder)}")
+    return curve
 
 
 def run_fit(model: str, asked: Mapping[str, str]) -> dict[str, Any]:
@@ -84,6 +112,14 @@ def run_fit(model: str, asked: Mapping[str, str]) -> dict[str, Any]:
     if done.returncode:
         raise CliError(f"no masks could be fitted to {model}; the reason stands above", ExitCode.FAILED)
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def require_masks(found: Mapping[str, Any], steps: str) -> None:
+    """Raise `CliError` where the search came back without a mask for one of the step counts."""
+    fitted = {len(mask["mask"]) for mask in found["masks"]}
+    missing = [count for count in steps.split(",") if int(count) not in fitted]
+    if missing:
+        raise CliError(f"no mask was found for {', '.join(missing)} steps; try another beam", ExitCode.FAILED)
 
 
 def command_of(model: str, asked: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.evidencefile import choose_folder, write_row
-from cli.exits import CliError
+from cli.reading import Limits, Reader
 from cli.terminal import print_json, print_table, say
 from cli.variants import Bench, Measured
 
@@ -22,6 +22,9 @@ COLUMNS = (
     *("memory MB", "PSNR dB", "worst dB", "adherence"),
 )
 
+MOST = 1000
+"""Rounds, and requests of a process."""
+
 
 def bench_model(
     model: Annotated[str, typer.Argument(help="Model.")],
@@ -29,8 +32,12 @@ def bench_model(
     matrix: Annotated[
         str, typer.Option(help="Axes, comma separated: compile, cache, scope.")
     ] = "compile,cache,scope",
-    rounds: Annotated[int, typer.Option(min=1, help="Fresh processes of each way; 3 back an opt-in.")] = 3,
-    requests: Annotated[int, typer.Option(min=1, help="Requests after the first, in each process.")] = 7,
+    rounds: Annotated[
+        str, typer.Option(metavar="N", help="Fresh processes of each way; 3 back an opt-in.")
+    ] = "3",
+    requests: Annotated[
+        str, typer.Option(metavar="N", help="Requests after the first, in each process.")
+    ] = "7",
     prompts: Annotated[
         Path | None, typer.Option(help="File with a prompt a line, used in turn. Default: some of ours.")
     ] = None,
@@ -48,11 +55,18 @@ def bench_model(
 
     spec = load_catalogue().get_model(model)
     variants = plan_variants(spec, parse_axes(matrix))
+    read = Reader()
+    again, later = (
+        read.number("--rounds", rounds, Limits(1, MOST, 3)),
+        read.number("--requests", requests, Limits(1, MOST, 7)),
+    )
+    texts = read.prompts(prompts)
+    read.finish()
     folder = choose_folder() if write else None
     with tempfile.TemporaryDirectory(prefix="renderq-bench-") as scratch:
-        bench = Bench(spec, Path(scratch), requests, read_prompts(prompts))
-        measured = bench.run(variants, rounds)
-        row = make_row(measured, command_of(model, matrix, rounds, requests, prompts))
+        bench = Bench(spec, Path(scratch), later, texts)
+        measured = bench.run(variants, again)
+        row = make_row(measured, command_of(model, matrix, again, later, prompts))
     if folder is not None:
         say(f"kept in {write_row(row, folder)}")
     if as_json:
@@ -60,19 +74,6 @@ def bench_model(
         print_json({**row.model_dump(mode="json"), **more})
     else:
         show(row, why_not(row, spec))
-
-
-def read_prompts(file: Path | None) -> list[str] | None:
-    """The prompts of a file, or None when none was given."""
-    if file is None:
-        return None
-    try:
-        found = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"--prompts: {error}") from error
-    if not found:
-        raise CliError(f"--prompts: {file} holds no prompt")
-    return found
 
 
 def command_of(model: str, matrix: str, rounds: int, requests: int, prompts: Path | None) -> str:

@@ -73,6 +73,18 @@ class Task:
     batch: int = 32
 
 
+class Quarters:
+    """Reports a search at each quarter of its steps."""
+
+    def __init__(self, steps: int, report: Callable[[str], None]) -> None:
+        self.steps, self.report = steps, report
+
+    def __call__(self, done: int) -> None:
+        """Take note of the steps done."""
+        if 4 * done // self.steps > 4 * (done - 1) // self.steps:
+            self.report(f"{self.steps} steps: searched up to step {done}")
+
+
 class Bench:
     """One loaded model, run in passes of several prompts."""
 
@@ -128,8 +140,16 @@ def fit(bench: Bench, task: Task, report: Callable[[str], None]) -> list[dict[st
                 for prompts, uncached in zip((task.fit, task.check), plain, strict=True)
             ]
             points.append({"mask": mask, "order": order, **_figures(*sides)})
-            report(json.dumps(points[-1]))
+            report(_words(points[-1]))
     return points
+
+
+def _words(point: Mapping[str, Any]) -> str:
+    mask = point["mask"]
+    return (
+        f"{len(mask)} steps: {mask.count('0')} reused, order {point['order']}: "
+        f"{point['check_mean_db']:.1f} dB from uncached pictures, worst {point['check_worst_db']:.1f} dB"
+    )
 
 
 def _search_all(bench: Bench, task: Task, steps: int, report: Callable[[str], None]) -> list[tuple[str, int]]:
@@ -140,7 +160,8 @@ def _search_all(bench: Bench, task: Task, steps: int, report: Callable[[str], No
     best: dict[int, tuple[float, Node, int]] = {}
     for order in task.orders:
         report(f"{steps} steps, predictor of order {order} ...")
-        for reused, nodes in search(trajectory, bench.acceleration, order, limits).items():
+        quarters = Quarters(steps, report)
+        for reused, nodes in search(trajectory, bench.acceleration, order, limits, quarters).items():
             candidate = (goal(trajectory.errors(nodes[0])), nodes[0], order)
             if reused not in best or candidate[0] > best[reused][0]:
                 best[reused] = candidate
@@ -200,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spec = Catalogue.load(*given.catalogue_dir).get_model(given.model)
         texts = read_prompts(given.prompts or _own_prompts(spec))
         if not 0 < given.fit_prompts < len(texts):
-            raise Unsupported(f"{len(texts)} prompts: give more, some to fit on and others for the check")
+            raise Unsupported(_too_few(len(texts), given.fit_prompts))
         task = Task(
             steps=given.steps,
             fit=Prompts(texts[: given.fit_prompts], given.seed),
@@ -215,6 +236,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     sys.stdout.write(json.dumps(_result(spec, task, points)) + "\n")
     return 0
+
+
+def _too_few(count: int, asked: int) -> str:
+    if count < 2:
+        return f"there is {count} prompt: give more, some to fit on and others for the check"
+    return (
+        f"--fit-prompts must be an integer from 1 to {count - 1}, not {asked}: there are {count} prompts, "
+        f"and one at least is for the check; nearest: {min(max(asked, 1), count - 1)}"
+    )
 
 
 def _result(spec: ModelSpec, task: Task, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from cli import benchcache
+from cli.exits import CliError
+from cli.fitask import Asked
 from cli.maskfile import curve_of, write_curve
 from core.settings import get_settings
 from policy.catalogue import Catalogue
@@ -104,7 +106,7 @@ def test_a_folder_that_takes_no_files_is_told_of_before_anything_is_fitted(
 ) -> None:
     # Root, who runs some of these tests, may write anywhere.
     monkeypatch.setattr("cli.benchcache.os.access", lambda *_: False)
-    result = renderq("bench", "cache", "own", "--fit", "--write", "--steps", "nonsense")
+    result = renderq("bench", "cache", "own", "--fit", "--write", "--steps", "4", "--orders", "0")
     assert result.exit_code == 2
     assert str(tmp_path / "models" / "masks") in result.stderr
     assert "RENDERQ_CATALOGUE_DIR" in result.stderr
@@ -121,6 +123,80 @@ def test_a_wrong_call_is_told(renderq: Run) -> None:
     assert result.exit_code != 0
     assert "--write keeps what --fit finds" in result.stderr
     assert renderq("bench", "cache", "nonsense").exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--fit --steps 3", ['--steps for tiny must be an integer from 4 to 50, not "3"; nearest: 4']),
+        ("--fit --steps 24,60", ['--steps for tiny must be an integer from 4 to 50, not "60"; nearest: 50']),
+        ("--fit --steps abc", ['--steps for tiny must be an integer from 4 to 50, not "abc"; nearest: 24']),
+        (
+            "--fit --orders 3 --beam 0 --seed=-1",
+            [
+                '--orders must be an integer from 0 to 2, not "3"; nearest: 2',
+                '--beam must be an integer from 1 to 100, not "0"; nearest: 1',
+                '--seed must be an integer from 0 to 9007199254740991, not "-1"; nearest: 0',
+            ],
+        ),
+        ("--steps 12", ["nothing is fitted without --fit: give it as well, or leave out --steps"]),
+        ("--seed 1 --beam 2", ["or leave out --seed and --beam"]),
+    ],
+)
+def test_what_cannot_be_fitted_is_told_before_anything_is_loaded(
+    renderq: Run, monkeypatch: pytest.MonkeyPatch, words: str, told: list[str]
+) -> None:
+    monkeypatch.delattr(benchcache, "run_fit")
+    result = renderq("bench", "cache", "tiny", *words.split())
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == len(told)
+    for sentence in told:
+        assert sentence in result.stderr
+
+
+def test_a_file_of_prompts_that_cannot_be_used_is_told_with_its_neighbour(
+    renderq: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delattr(benchcache, "run_fit")
+    (tmp_path / "prompts.txt").write_text("# ours\na house\n\na boat\n")
+    (tmp_path / "one.txt").write_text("a house\n")
+    (tmp_path / "none.txt").write_text("# nothing\n")
+
+    def told(name: str, *words: str) -> str:
+        result = renderq("bench", "cache", "tiny", "--fit", "--prompts", str(tmp_path / name), *words)
+        assert result.exit_code == 2
+        return result.stderr
+
+    assert "No such file or directory; nearest: " + str(tmp_path / "prompts.txt") in told("prompt.txt")
+    assert "it holds no prompt" in told("none.txt")
+    assert "one.txt has 1" in told("one.txt")
+    assert "Is a directory" in told("")
+    few = told("prompts.txt", "--fit-prompts", "5")
+    assert "--fit-prompts must be 1 (" in few
+    assert 'has 2 prompts, and one at least is for the check), not "5"; nearest: 1' in few
+
+
+def test_without_step_counts_those_are_fitted_that_the_model_takes() -> None:
+    catalogue = Catalogue.load()
+    assert Asked().words(catalogue["flux.1-dev"])["--steps"] == "20,28,50"
+    assert Asked().words(catalogue["z-image-turbo"])["--steps"] == "20"
+    assert Asked().words(catalogue["flux.1-schnell"])["--steps"] == "4"
+
+
+def test_what_is_found_is_said_to_be_kept_or_not(own: ModelSpec, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = benchcache.choose_folder()
+    words = Asked(steps="8").words(own)
+    curve = benchcache.keep(own, found("11010101"), words, None)
+    assert capsys.readouterr().err == "not kept: --write was not given\n"
+    assert Catalogue.load(folder)["own"].curve is None
+    assert benchcache.keep(own, found("11010101"), words, folder) == curve
+    assert capsys.readouterr().err == f"kept in {folder / 'masks' / 'own.toml'}\n"
+    assert Catalogue.load(folder)["own"].curve == curve
+
+
+def test_a_step_count_without_a_mask_is_told(own: ModelSpec) -> None:
+    with pytest.raises(CliError, match="no mask was found for 9 steps"):
+        benchcache.keep(own, found("11010101"), {"--steps": "8,9"}, None)
 
 
 def test_a_fit_that_fails_says_why(renderq: Run, capfd: pytest.CaptureFixture[str]) -> None:

@@ -112,8 +112,9 @@ def test_the_table_names_who_opts_in_who_won_and_what_no_longer_counts(renderq: 
     [
         (("nonsense",), 2, 'model "nonsense" is not offered'),
         (("tiny", "--matrix", "cach"), 2, "did you mean cache?"),
-        (("tiny", "--prompts", "absent.txt"), 2, "--prompts: "),
-        (("tiny", "--rounds", "0"), 2, "rounds"),
+        (("tiny", "--prompts", "absent.txt"), 2, "--prompts must be a file with a prompt a line, not "),
+        (("tiny", "--rounds", "0"), 2, '--rounds must be an integer from 1 to 1000, not "0"; nearest: 1'),
+        (("tiny", "--requests", "x"), 2, '--requests must be an integer from 1 to 1000, not "x"; nearest: 7'),
     ],
 )
 def test_bad_input_is_told_before_anything_is_measured(

@@ -89,7 +89,7 @@ def test_it_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     file.write_text("# two\na house\n\na boat\n")
     assert read_prompts(file) == ["a house", "a boat"]
     assert main(["--prompts", str(file), "--fit-prompts", "2"]) == 1
-    assert "2 prompts: give more" in capsys.readouterr().err
+    assert "--fit-prompts must be an integer from 1 to 1, not 2: there are 2" in capsys.readouterr().err
     assert main(["--model", "flux.1-dev"]) == 1
     assert "name a file with --prompts" in capsys.readouterr().err
 
@@ -99,6 +99,11 @@ def test_one_line_of_json_holds_the_points(tmp_path: Path, capsys: pytest.Captur
     file.write_text("\n".join([*TEXTS, *OTHERS]))
     arguments = ["--steps", "4", "--prompts", str(file), "--fit-prompts", "2", "--orders", "1"]
     assert main(arguments) == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    written = capsys.readouterr()
+    result: dict[str, Any] = json.loads(written.out)
+    assert "{" not in written.err
+    progress = [line for line in written.err.splitlines() if line.startswith("4 steps")]
+    assert progress[0] == "4 steps, predictor of order 1 ..."
+    assert progress[-1].startswith("4 steps: 1 reused, order 1: ")
     assert [point["mask"] for point in result["masks"]] == ["1101"]
     assert (result["model"], result["prompts"], result["check_prompts"]) == ("tiny", 2, 2)
