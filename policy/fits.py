@@ -47,7 +47,8 @@ class Need:
     @property
     def everything(self) -> str:
         """All of it against what is free, in words."""
-        return f"weights and working room need {self.all_gb:.1f} GB and {self.free_gb:.1f} GB are free"
+        need, free = apart(self.all_gb, self.free_gb)
+        return f"weights and working room need {need} GB and {free} GB are free"
 
     @property
     def by_offload(self) -> dict[str, float]:
@@ -60,6 +61,12 @@ class Need:
         """The values of `offload` with which it fits, the fastest first; nothing is smaller than the last."""
         fit = (name for name, size in self.by_offload.items() if size <= self.free_gb)
         return (*fit, "sequential")
+
+
+def apart(first: float, second: float) -> tuple[str, str]:
+    """Returns two sizes with one decimal, or with two where they would look alike."""
+    places = 1 if f"{first:.1f}" != f"{second:.1f}" else 2
+    return f"{first:.{places}f}", f"{second:.{places}f}"
 
 
 def need_of(

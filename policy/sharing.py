@@ -9,6 +9,7 @@ chose otherwise.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from policy.fits import apart
 from policy.model_spec import ModelSpec, Residency
 from policy.modes import Hardware
 from policy.parallel import BRANCHES, Degrees, guides_by_default, most_parts, unsplit_context
@@ -56,9 +57,10 @@ def choose_sharing(
     if count is None or degrees is None:
         return None
     need = shared(spec, sizes, count)
+    alone, free = apart(sizes.weights_gb + sizes.working_gb, hardware.free_memory_gb)
     reason = (
-        f"{mode} mode: weights and working room need {sizes.weights_gb + sizes.working_gb:.1f} GB, "
-        f"{hardware.free_memory_gb:.1f} GB are free on one GPU, and shared by {count} it is "
+        f"{mode} mode: weights and working room need {alone} GB, "
+        f"{free} GB are free on one GPU, and shared by {count} it is "
         f"{need.weights_gb + need.working_gb:.1f} GB on each"
     )
     return Sharing(degrees, reason)

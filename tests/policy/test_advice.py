@@ -87,3 +87,13 @@ def test_keeping_to_one_gpu_is_named_only_where_one_is_enough() -> None:
         "--no-capture, or --fsdp 1"
     )
     assert problems(QWEN, flags, hardware=card(48, 2))["capture"].message.endswith("use --no-capture")
+
+
+def test_sizes_that_differ_by_little_are_told_apart() -> None:
+    """Z-Image-Turbo needs a little more than what is free of 24 GB."""
+    spec = CATALOGUE["z-image-turbo"]
+    for count in (1, 2):
+        option = "offload" if count == 1 else "fsdp"
+        reason = resolved(spec, hardware=card(24, count)).options[option].reason
+        assert "need 23.52 GB" in reason
+        assert "23.50 GB are free" in reason
