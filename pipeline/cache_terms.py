@@ -65,18 +65,34 @@ def listed(value: Any) -> list[Any]:  # noqa: ANN401
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
+def fewest_blocks(module: nn.Module, pipeline: Any) -> int | None:  # noqa: ANN401
+    """The fewest blocks of a transformer that the cache sees in a row; None: Cache-DiT does not know it."""
+    # Without what follows on the making of an adapter: some transformers get another forward then.
+    adapter = _find(module, pipeline, skip_post_init=True)
+    return None if adapter is None else _fewest(adapter)
+
+
 def _adapter(module: nn.Module, pipeline: Any) -> Any:  # noqa: ANN401 (Cache-DiT publishes no types)
-    """Where the blocks of a transformer are, by its class or, where that is not listed, its pipeline's."""
-    adapter = cache_dit.BlockAdapterRegister.get_adapter(module)
-    if adapter is None and isinstance(pipeline, DiffusionPipeline):
-        adapter = cache_dit.BlockAdapterRegister.get_adapter(pipeline)
-    if adapter is None or adapter.transformer is not module:
+    adapter = _find(module, pipeline)
+    if adapter is None:
         raise ValueError(f"{type(module).__name__} is not among the transformers it knows")
     return adapter
 
 
+def _find(module: nn.Module, pipeline: Any, **settings: bool) -> Any:  # noqa: ANN401
+    """Where the blocks of a transformer are, by its class or, where that is not listed, its pipeline's."""
+    adapter = cache_dit.BlockAdapterRegister.get_adapter(module, **settings)
+    if adapter is None and isinstance(pipeline, DiffusionPipeline):
+        adapter = cache_dit.BlockAdapterRegister.get_adapter(pipeline, **settings)
+    return adapter if adapter is not None and adapter.transformer is module else None
+
+
+def _fewest(adapter: Any) -> int:  # noqa: ANN401
+    return min(len(blocks) for blocks in listed(adapter.blocks))
+
+
 def _check_fits(adapter: Any, config: CacheConfig) -> None:  # noqa: ANN401
-    fewest = min(len(blocks) for blocks in listed(adapter.blocks))
+    fewest = _fewest(adapter)
     if config.fn + config.bn > fewest:
         raise ValueError(
             f"cache_fn {config.fn} and cache_bn {config.bn} are more than the {fewest} blocks there are"

@@ -24,6 +24,7 @@ from pipeline.offload import offload_components
 from pipeline.parallel import Ranks
 from pipeline.quantize import quantisation
 from pipeline.sharding import shard_modules
+from pipeline.spec_check import check_classes, check_loaded
 from pipeline.streaming import offload_in_groups
 from policy.model_spec import ModelSpec
 from policy.resolve import Policy
@@ -74,8 +75,9 @@ def load_pipeline(
         OutOfMemory: The weights do not fit.
     """
     _be_quiet()
+    check_classes(spec)
     pipe = catching_out_of_memory(lambda: _read(spec, policy, device, source), f"to load {spec.id}")
-    _check_components(pipe, spec)
+    check_loaded(pipe, spec)
     _set_options(pipe, spec, policy)
     shards = None if ranks is None else ranks.shards
     place = functools.partial(_place, pipe, spec, policy, device, shards)
@@ -119,13 +121,8 @@ def _be_quiet() -> None:
 
 def _read(spec: ModelSpec, policy: Policy, device: torch.device, source: str | None) -> Pipe:
     place, is_folder = locate(source or spec.source)
-    pipeline_class = getattr(diffusers, spec.pipeline_class, None)
-    if pipeline_class is None:
-        raise LoadFailed(
-            f"diffusers {diffusers.__version__} has no {spec.pipeline_class}, which {spec.id} needs"
-        )
     try:
-        return pipeline_class.from_pretrained(
+        return getattr(diffusers, spec.pipeline_class).from_pretrained(
             place,
             dtype=_dtypes(spec, policy, device),
             revision=None if is_folder else spec.revision,
@@ -171,12 +168,6 @@ def _in_words(error: Exception, spec: ModelSpec, place: str) -> PipelineError:
             )
         return WeightsMissing(f"files of {spec.id} are missing in {place}: {said}")
     return LoadFailed(f"{spec.id} cannot be loaded from {place}: {type(error).__name__}: {said}")
-
-
-def _check_components(pipe: Pipe, spec: ModelSpec) -> None:
-    absent = [name for name in spec.transformers if getattr(pipe, name, None) is None]
-    if absent:
-        raise LoadFailed(f"the pipeline of {spec.id} has no {', '.join(absent)}, which its model spec names")
 
 
 def _set_options(pipe: Pipe, spec: ModelSpec, policy: Policy) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import diffusers
 from torch import nn
 
-from pipeline.errors import LoadFailed, Unsupported
+from pipeline.errors import Unsupported
 from pipeline.load import Pipe
 from policy.model_spec import ModelSpec
 from policy.plan import RenderPlan
@@ -32,7 +32,6 @@ class Siblings:
 
         Raises:
             Unsupported: The family has none for it.
-            LoadFailed: diffusers has no class of that name.
         """
         if plan.image is None:
             return self._pipe
@@ -53,9 +52,7 @@ class Siblings:
         )
 
     def _make(self, name: str) -> Pipe:
-        made = getattr(diffusers, name, None)
-        if made is None:
-            raise LoadFailed(f"diffusers {diffusers.__version__} has no {name}, which {self._spec.id} needs")
+        made = getattr(diffusers, name)  # that there is one was checked when the model was loaded
         known = inspect.signature(made.__init__).parameters
         settings = {key: value for key, value in self._pipe.config.items() if key in known}
         sibling = made(**{**settings, **_shared(self._pipe, known)})

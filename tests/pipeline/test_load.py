@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from pipeline.errors import LoadFailed, OutOfMemory, PipelineError, Unsupported, WeightsMissing
 from pipeline.load import load_pipeline, locate
+from pipeline.spec_check import check_classes
 from policy.model_spec import ModelSpec
 from policy.resolve import Resolved
 from tests.fixtures.models import resolved
@@ -171,9 +172,59 @@ def test_too_little_memory_for_the_weights_says_so(
         load(tiny_spec)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pipeline_class": "FluxPipelin"}, "no pipeline FluxPipelin; did you mean FluxPipeline?"),
+        ({"pipeline_class": "FluxTransformer2DModel"}, "no pipeline FluxTransformer2DModel"),
+        ({"image_to_image": "FluxImg2ImPipeline"}, "inputs.image_to_image: diffusers"),
+        ({"image_to_image": "FluxImg2ImPipeline"}, "did you mean FluxImg2ImgPipeline?"),
+        ({"image_to_image": "FluxPipeline"}, "inputs.image_to_image: FluxPipeline takes no image"),
+        ({"inpaint": "FluxImg2ImgPipeline"}, "inputs.inpaint: FluxImg2ImgPipeline takes no mask_image"),
+        ({"inpaint": "FluxInpantPipeline"}, "did you mean FluxInpaintPipeline?"),
+    ],
+)
+def test_a_slip_in_the_name_of_a_pipeline_is_told_before_anything_is_read(
+    tiny_spec: ModelSpec, changes: dict[str, str], words: str
+) -> None:
+    with pytest.raises(LoadFailed, match="the model file of tiny: ") as refused:
+        check_classes(changed(tiny_spec, changes))
+    assert words in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"blocks": 7}, "blocks must be 10, as many as the cache sees in a row, not 7"),
+        (
+            {"image_to_image": "StableDiffusionImg2ImgPipeline"},
+            "inputs.image_to_image: StableDiffusionImg2ImgPipeline needs unet",
+        ),
+    ],
+)
+def test_what_the_file_says_is_compared_with_what_was_loaded(
+    tiny_spec: ModelSpec, changes: dict[str, object], words: str
+) -> None:
+    with pytest.raises(LoadFailed) as refused:
+        load(changed(tiny_spec, changes))
+    assert words in refused.value.message
+
+
+def test_blocks_that_the_file_does_not_tell_are_not_compared(tiny_spec: ModelSpec) -> None:
+    load(changed(tiny_spec, {"blocks": None}))
+
+
+def changed(spec: ModelSpec, changes: Mapping[str, object]) -> ModelSpec:
+    """With these values, of [inputs] or of the file itself."""
+    assert spec.inputs is not None
+    inner = {name: value for name, value in changes.items() if name in type(spec.inputs).model_fields}
+    outer = {name: value for name, value in changes.items() if name not in inner}
+    return spec.model_copy(update={**outer, "inputs": spec.inputs.model_copy(update=inner)})
+
+
 def test_a_class_that_diffusers_lacks_is_named(tiny_spec: ModelSpec) -> None:
-    with pytest.raises(LoadFailed, match="has no NoSuchPipeline, which tiny needs"):
-        load(tiny_spec.model_copy(update={"pipeline_class": "NoSuchPipeline"}))
+    with pytest.raises(LoadFailed, match=r"pipeline_class: diffusers .* has no pipeline NoSuchThing$"):
+        load(tiny_spec.model_copy(update={"pipeline_class": "NoSuchThing"}))
 
 
 def test_a_transformer_that_the_checkpoint_lacks_is_named(tiny_spec: ModelSpec) -> None:
