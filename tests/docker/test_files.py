@@ -285,12 +285,28 @@ def test_a_gpu_has_one_worker_and_a_gpu_worker_has_one_gpu() -> None:
 def test_gpu_workers_keep_weights_and_compiled_code_in_volumes() -> None:
     folders = read_env(DOCKER / "worker.Dockerfile")
     for name, service in services("compose.gpu.yaml").items():
-        places = {volume.partition(":")[2] for volume in service["volumes"]}
+        places = {volume.split(":")[1] for volume in service["volumes"] if not volume.endswith(":ro")}
         assert places == {"/models", "/cache"}, name
     for variable in ("HF_HOME", "RENDERQ_MODELS_DIR"):
         assert folders[variable].startswith("/models")
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"):
         assert folders[variable].startswith("/cache/")
+
+
+def test_a_folder_of_model_files_reaches_all_that_read_the_catalogue() -> None:
+    given = example() | SECRETS | {"GPU_0_MODEL": "tiny", "CATALOGUE_DIR": "/srv/catalogue"}
+    for folder, variable, source in (
+        ("/srv/catalogue", "/catalogue", "/srv/catalogue"),
+        ("", "", "catalogue"),
+    ):
+        for file, names in (
+            ("compose.yaml", ("api", "upkeep", "worker")),
+            ("compose.gpu.yaml", ("worker-gpu-0",)),
+        ):
+            composed = read_compose(file, given | {"CATALOGUE_DIR": folder})["services"]
+            for name in names:
+                assert composed[name]["environment"]["RENDERQ_CATALOGUE_DIR"] == variable
+                assert f"{source}:/catalogue:ro" in composed[name]["volumes"]
 
 
 def test_all_processes_of_ours_use_the_same_database_queue_and_store() -> None:
@@ -371,10 +387,10 @@ def test_a_file_with_passwords_stays_out_of_git_and_out_of_the_images() -> None:
 
 
 def test_variables_are_filled_in_as_compose_does() -> None:
-    text = "a $$B ${C} ${D:-d} ${E:-} $F ${G:?why}"
+    text = "a $$B ${C} ${D:-d} ${E:-} $F ${G:?why} ${C:+/c} ${E:+/e}"
     from tests.fixtures.compose import _fill
 
-    assert _fill({"x": [text]}, {"C": "c", "F": "f", "G": "g"}) == {"x": ["a $B c d  f g"]}
+    assert _fill({"x": [text]}, {"C": "c", "F": "f", "G": "g"}) == {"x": ["a $B c d  f g /c "]}
     with pytest.raises(Unset, match="G"):
         _fill("${G:?why}", {"G": ""})
 
