@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from cli import (
     batch,
     bench,
+    catalogue,
     demo,
     doctor,
     evidence,
@@ -117,6 +118,7 @@ app.add_typer(processes.database, name="db", rich_help_panel=SERVERS)
 app.add_typer(health.app, name="health", rich_help_panel=SERVERS)
 
 explain.app.command("evidence")(evidence.show_evidence)
+explain.app.command("catalogue")(catalogue.show_file)
 app.add_typer(explain.app, name="policy", rich_help_panel=TOOLS)
 app.add_typer(bench.app, name="bench", rich_help_panel=TOOLS)
 app.command("inspect", rich_help_panel=TOOLS)(provenance.inspect)

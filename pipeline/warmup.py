@@ -15,10 +15,11 @@ from typing import TypeVar
 
 from pipeline.compilation import compiles_so_far
 from pipeline.errors import WarmupIncomplete
-from policy.model_spec import ModelSpec, PictureInputs
+from policy.model_spec import ModelSpec
 from policy.pictures import PlannedPicture
 from policy.plan import RenderPlan, make_plan
 from policy.request import Quality, RenderRequest
+from policy.spec_tables import PictureInputs
 
 # Computed, reused, computed again.
 CACHED_STEPS = 3

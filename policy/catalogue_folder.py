@@ -17,7 +17,7 @@ LORAS = "loras"
 
 Specs = dict[str, ModelSpec]
 
-_APART = {
+APART = {
     "curve": f"fitted masks have a file of their own in {MASKS}/",
     "loras": f"each LoRA has a file of its own in {LORAS}/",
 }
@@ -38,7 +38,7 @@ def read_models(folder: Path) -> Iterator[tuple[Path, ModelSpec]]:
 
 def read_spec(path: Path) -> ModelSpec:
     """Reads and checks one model's file."""
-    spec = read_file(path, ModelSpec, _APART)
+    spec = read_file(path, ModelSpec, APART)
     wrong = [error.message for error in collect(spec.policy, {}, {}).errors]
     if len(spec.transformers) == 1:
         wrong += [f"{name}: the model has one transformer" for name in SECONDARY_KNOBS if name in spec.policy]

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from policy.model_spec import ModelSpec, Residency
+from policy.model_spec import ModelSpec
+from policy.spec_tables import Residency
 from policy.weights import loaded, text_encoders
 
 

@@ -23,6 +23,7 @@ class LoraSpec(BaseModel):
     """One LoRA that a model offers.
 
     Attributes:
+        name: What requests call it.
         model: Id of the model it was made for.
         source: Path of a `.safetensors` file, `bundled:<path>` inside this package, or the hub id of the
             repository that holds `file`.
@@ -35,6 +36,8 @@ class LoraSpec(BaseModel):
         scale_minimum: Least strength a caller may name.
         scale_maximum: Greatest strength a caller may name.
         trigger: Words that belong into the prompt, if any.
+        description: For people.
+        license: For people.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from policy.fits import Need, need_of
-from policy.model_spec import ModelSpec, Residency
+from policy.model_spec import ModelSpec
 from policy.platforms import PLATFORMS
+from policy.spec_tables import Residency
 from policy.weights import shared
 
 BF16_SINCE = (8, 0)

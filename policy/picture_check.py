@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from policy.errors import FieldError
-from policy.model_spec import ModelSpec, PictureInputs
+from policy.model_spec import ModelSpec
 from policy.pictures import Given
 from policy.references import PICTURES, FileId, read_reference
 from policy.request_shape import flaw_in
+from policy.spec_tables import PictureInputs
 from policy.strength import LEAST, executed_steps
 from policy.wording import quote, show
 

@@ -11,7 +11,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from policy.model_spec import Size, SizeLimits
+from policy.spec_tables import Size, SizeLimits
 
 Box = tuple[int, int, int, int]
 

@@ -8,10 +8,11 @@ from pydantic import BaseModel, ConfigDict
 
 from policy.job_cache import CacheChoice
 from policy.lora import LoraUse, plan_loras
-from policy.model_spec import ModelSpec, Size
+from policy.model_spec import ModelSpec
 from policy.pictures import Given, GivenPicture, PlannedPicture, size_like
 from policy.references import PICTURES
 from policy.request import DRAWN_SEED_LIMIT, Quality, RenderRequest
+from policy.spec_tables import Size
 from policy.strength import executed_steps
 
 NO_PICTURES: Given = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""The generated parts of the manual's page on policy: options, presets, models.
+"""The generated parts of the manual's page on policy: options, presets, models, fields of the catalogue.
 
 `python -m policy.reference docs/policy.md` brings the page up to date.
 """
@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from policy.catalogue import Catalogue
+from policy.catalogue_folder import APART
 from policy.curve import Fit
+from policy.field_rows import FIELDS, field_rows
+from policy.lora import LoraSpec
 from policy.mask import PRESET_PERCENT, PRESET_RULES, minimum_steps, step_mask
 from policy.model_spec import ModelSpec, size_text
 from policy.modes import Hardware
@@ -84,6 +87,8 @@ def refresh(page: str, specs: Iterable[ModelSpec]) -> str:
         "presets": presets_table(),
         "curves": curves_table(offered),
         "models": models_table(offered),
+        "fields": _table(FIELDS, field_rows(ModelSpec, APART)),
+        "lora_fields": _table(FIELDS, field_rows(LoraSpec)),
         "cards": cards_table(offered, 1),
         "pairs": cards_table(offered, 2),
     }

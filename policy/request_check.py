@@ -9,9 +9,10 @@ from typing import Any
 from policy.errors import FieldError
 from policy.job_cache import check_cache
 from policy.lora import check_loras
-from policy.model_spec import FrameLimits, ModelSpec
+from policy.model_spec import ModelSpec
 from policy.picture_check import check_pictures
 from policy.sizes import check_size
+from policy.spec_tables import FrameLimits
 from policy.strength import executed_steps
 from policy.wording import closest, listing, quote, show
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policy.fits import apart
-from policy.model_spec import ModelSpec, Residency
+from policy.model_spec import ModelSpec
 from policy.modes import Hardware
 from policy.parallel import BRANCHES, Degrees, guides_by_default, most_parts, unsplit_context
+from policy.spec_tables import Residency
 from policy.weights import shared
 
 _COUNTS = (2, 4, 8)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from policy.errors import FieldError
-from policy.model_spec import SizeLimits
+from policy.spec_tables import SizeLimits
 from policy.wording import listing, show
 
 _SIZE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})", re.ASCII)

@@ -1,6 +1,7 @@
 """How large a model's weights are as they are loaded: in another number format, or quantised."""
 
-from policy.model_spec import ModelSpec, Residency
+from policy.model_spec import ModelSpec
+from policy.spec_tables import Residency
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 # A byte per weight; its scale, one per row of at least a hundred weights, is within the hundredth.

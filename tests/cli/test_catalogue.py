@@ -34,6 +34,17 @@ def test_what_a_file_loses_of_the_model_that_it_replaces_is_told(renderq: Run, f
     assert [(line["log_level"], line["note"]) for line in logs] == [("warning", note)]
 
 
+def test_the_file_of_a_model_is_printed_to_be_copied(renderq: Run, folder: Path) -> None:
+    bundled = renderq("policy", "catalogue", "tiny")
+    assert (bundled.stdout, bundled.stderr) == (TINY, f"{BUNDLED / 'tiny.toml'}\n")
+    (folder / "tiny.toml").write_text("")  # as the shell leaves it that is to write there
+    assert renderq("policy", "catalogue", "tiny").stdout == TINY
+    (folder / "tiny.toml").write_text('id = "tiny"\nfamily = "flx"\n')
+    assert renderq("policy", "catalogue", "tiny").stdout == 'id = "tiny"\nfamily = "flx"\n'
+    refused = renderq("policy", "catalogue", "tinny")
+    assert (refused.exit_code, 'did you mean "tiny"?' in refused.stderr) == (2, True)
+
+
 def test_a_slip_is_told_with_file_field_and_nearest(renderq: Run, folder: Path) -> None:
     (folder / "tiny.toml").write_text(TINY.replace('family = "flux"', 'family = "flx"'))
     result = renderq("policy", "explain", "tiny")

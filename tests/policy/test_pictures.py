@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.catalogue import Catalogue
-from policy.model_spec import Size, SizeLimits
 from policy.pictures import Box, PlannedPicture, crop_box, size_like
+from policy.spec_tables import Size, SizeLimits
 from policy.strength import LEAST, executed_steps
 
 CATALOGUE = Catalogue.load()

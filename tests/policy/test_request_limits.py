@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.model_spec import ModelSpec, SizeLimits
+from policy.model_spec import ModelSpec
 from policy.options import STATIC_PRESETS
 from policy.sizes import check_size, nearest_sides, parse_size
+from policy.spec_tables import SizeLimits
 from tests.policy.parts import CATALOGUE, FLUX, TINY, WAN2, parsed, planned, refused
 
 SPECS = list(CATALOGUE.values())
