@@ -11,6 +11,7 @@ import typer
 from cli.benchcache import bench_cache
 from cli.benchmodel import bench_model
 from cli.exits import CliError, ExitCode
+from cli.leash import run_held
 from cli.places import places
 from cli.terminal import print_json, print_table, say
 
@@ -68,7 +69,7 @@ def measure(model: str, order: str, compile_scope: str) -> dict[str, Any]:
         *(sys.executable, "-P", "-m", "pipeline.order"),
         *("--model", model, "--order", order, "--compile-scope", compile_scope, *places(model)),
     )
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_held([*command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode:
         reason = (done.stderr or done.stdout).strip().splitlines()[-1:]
         raise CliError(f"the order {order} could not be measured: {' '.join(reason)}", ExitCode.FAILED)

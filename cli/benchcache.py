@@ -14,6 +14,7 @@ import typer
 
 from cli.exits import CliError, ExitCode
 from cli.fitask import Asked
+from cli.leash import run_held
 from cli.maskfile import curve_of, write_curve
 from cli.places import places
 from cli.terminal import print_json, print_table, say, say_all
@@ -108,7 +109,7 @@ def run_fit(model: str, asked: Mapping[str, str]) -> dict[str, Any]:
     """Fit in a process of its own, whose words about its progress are passed on."""
     words = [word for pair in asked.items() for word in pair]
     command = (sys.executable, "-P", "-m", "pipeline.fit", "--model", model, *words, *places(model))
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    done = run_held([*command], stdout=subprocess.PIPE)
     if done.returncode:
         raise CliError(f"no masks could be fitted to {model}; the reason stands above", ExitCode.FAILED)
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))

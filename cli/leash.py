@@ -45,6 +45,23 @@ def run_leashed(command: list[str]) -> int:
     return child.wait()
 
 
+def run_held(
+    command: list[str], stdout: int | None = None, stderr: int | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """As `subprocess.run`, for a program that has to end when we do, however that is."""
+    held, ours = os.pipe()
+    leashed = [sys.executable, "-P", "-m", "cli.leash", *command]
+    try:
+        with subprocess.Popen(leashed, stdin=held, stdout=stdout, stderr=stderr, text=True) as process:
+            try:
+                out, err = process.communicate()
+            finally:
+                os.close(ours)  # where we are interrupted, it is told, and Popen waits for its end
+            return subprocess.CompletedProcess(command, process.returncode, out, err)
+    finally:
+        os.close(held)
+
+
 def end_like(code: int) -> None:
     """End as the child did: by the same signal, so that whoever looks at us learns of it."""
     if code < 0:

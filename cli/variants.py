@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.adherence import find_captions, judge_pictures
 from cli.exits import CliError, ExitCode
+from cli.leash import run_held
 from cli.places import places
 from cli.terminal import say
 
@@ -103,11 +104,10 @@ class Bench:
     def _measure(self, variant: "Variant", number: int) -> Process:
         folder = self._pictures(variant, number)
         folder.mkdir(parents=True)
-        done = subprocess.run(
+        done = run_held(
             [*self._command(variant, folder), *(["--checkpoint"] if number == 1 else [])],
-            capture_output=True,
-            text=True,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         self.load = max(self.load, os.getloadavg()[0])
         if done.returncode:

@@ -78,11 +78,22 @@ def load_pipeline(
     check_classes(spec)
     pipe = catching_out_of_memory(lambda: _read(spec, policy, device, source), f"to load {spec.id}")
     check_loaded(pipe, spec)
+    _check_complete(pipe)
     _set_options(pipe, spec, policy)
     shards = None if ranks is None else ranks.shards
     place = functools.partial(_place, pipe, spec, policy, device, shards)
     catching_out_of_memory(place, f"to place {spec.id} on {device}")
     return pipe
+
+
+def _check_complete(pipe: Pipe) -> None:
+    """A tensor that no file had is left without data; placing it would fail in words about that alone."""
+    for part, module in pipe.components.items():
+        if isinstance(module, nn.Module):
+            missing = [name for name, tensor in module.named_parameters() if tensor.is_meta]
+            if missing:
+                more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+                raise LoadFailed(f"the weights of {part} lack {', '.join(missing[:3])}{more}")
 
 
 def locate(source: str) -> tuple[str, bool]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipeline.errors import LoraFailed, PlanNotSupported
+from pipeline.errors import LoraFailed, PlanNotSupported, WeightsMissing
 from pipeline.lora_file import Deltas, locate_lora, read_deltas
 from policy.lora import LoraSpec, LoraUse
 from policy.model_spec import ModelSpec
@@ -79,9 +79,11 @@ class Loras:
     def _check(self, lora: LoraSpec) -> None:
         module = self._transformer(lora)
         for name, delta in self._deltas(lora).items():
-            weight = module.get_parameter(name)
-            if weight.shape != delta().shape:
+            change = delta()
+            if module.get_parameter(name).shape != change.shape:
                 raise LoraFailed(f"LoRA {lora.name} does not fit {name} of {lora.model}")
+            if not change.isfinite().all():
+                raise LoraFailed(f"LoRA {lora.name} holds NaN or infinity for {name}: its file is damaged")
 
     def _check_known(self, uses: Sequence[LoraUse]) -> None:
         if uses and not self._in_place:
@@ -111,7 +113,12 @@ class Loras:
         for use in uses:
             spec = self._specs[use.name]
             weights = found.setdefault(spec.transformer, {})
-            for name, delta in self._deltas(spec).items():
+            try:
+                deltas = self._deltas(spec)
+            except WeightsMissing as error:
+                # A caller reads this; the folders of the host are none of their business.
+                raise WeightsMissing(f"the file of LoRA {use.name} is no longer on its worker") from error
+            for name, delta in deltas.items():
                 weights.setdefault(name, []).append((use.scale, delta))
         return found
 

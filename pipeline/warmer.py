@@ -9,9 +9,10 @@ from typing import Protocol
 
 from pipeline.acceleration import Acceleration
 from pipeline.compilation import Fallbacks
+from pipeline.errors import NotFinite, WarmupIncomplete
 from pipeline.idle import warm_shape
 from pipeline.interruption import Interruption
-from pipeline.render import Pass
+from pipeline.render import Drawn, Pass
 from pipeline.rendering import ShapeReport
 from pipeline.shapes import Shape, Shapes
 from pipeline.together import Together, Way, look, warm
@@ -194,7 +195,8 @@ class Warmer:
 
     def _pass(self, plan: RenderPlan) -> Sequence[int]:
         # Where there is a kernel for those who allow it, that is the one with something to set up.
-        self._draw([plan.model_copy(update={"quality": "high"})])
+        for drawn in self._draw([plan.model_copy(update={"quality": "high"})]).drawn:
+            _require_picture(drawn, plan)
         return self._acceleration.cached_steps()
 
     def _draw(self, plans: Sequence[RenderPlan]) -> Pass:
@@ -241,6 +243,15 @@ class Warmer:
         guided = self._spec.guidance.steers(plan.guidance_scale)
         start = "" if plan.image is None else "from a picture" if plan.mask is None else "in a mask"
         return Shape(plan.width, plan.height, plan.num_frames, guided, cached, start)
+
+
+def _require_picture(drawn: Drawn, plan: RenderPlan) -> None:
+    """A model that draws nothing now would fail every job."""
+    if isinstance(drawn.result, NotFinite):
+        raise WarmupIncomplete(
+            f"no picture of {plan.width}x{plan.height} can be drawn: {drawn.result}. The weights may be "
+            "damaged, or too large for this dtype: try bfloat16 or float32"
+        )
 
 
 def _sizes(texts: Sequence[str]) -> tuple[tuple[int, int], ...]:

@@ -106,10 +106,10 @@ def decide_cache(plan: RenderPlan, spec: ModelSpec, policy: Policy, steps: tuple
 def _too_many_blocks(configs: tuple[CacheConfig, ...], spec: ModelSpec) -> str | None:
     """What the job asks for may be too much only together with what the worker has, which no API knows."""
     for config in configs:
-        if spec.blocks is not None and config.fn + config.bn > spec.blocks:
+        if spec.blocks is not None and config.fn + config.bn >= spec.blocks:
             return (
-                f"fn {config.fn} and bn {config.bn}, the job's and the worker's, are more than the "
-                f"{spec.blocks} blocks of {spec.id}"
+                f"fn {config.fn} and bn {config.bn}, the job's and the worker's, leave none of the "
+                f"{spec.blocks} blocks of {spec.id} to reuse"
             )
     return None
 

@@ -68,9 +68,9 @@ def read_text(text: str) -> object:
     if "=" not in word:
         return word
     pairs = [_PAIR.fullmatch(part) for part in re.split(r"[,;\s]+(?=\w+\s*=)", word)]
-    if not all(pairs):
-        return word
-    return {pair[1]: _value(pair[1], pair[2]) for pair in pairs if pair}
+    knobs = {pair[1]: _value(pair[1], pair[2]) for pair in pairs if pair}
+    # What cannot be read, and a knob that is given twice, stays text.
+    return knobs if len(knobs) == len(pairs) else word
 
 
 def _value(name: str, text: str) -> object:
@@ -152,7 +152,8 @@ def _check_mask(rule: str, steps: int, spec: ModelSpec, lead_in: int | None) -> 
     if problem := _misfit(rule, steps, spec):
         yield FieldError(field, f"{field} {problem[0]}", show(rule), problem[1], problem[2])
     elif 0 not in choose_mask(rule, _least_share(steps, spec), spec.curve).mask:
-        message = f"{field} {quote(rule)} reuses none of the {show(steps)} steps that are run: give more"
+        message = f"{field} {quote(rule)} reuses none of the {show(steps)} steps that are run"
+        message += ": set a digit to 0" if _DIGITS.fullmatch(rule) else ": give more steps"
         yield FieldError(field, message, show(rule), show(steps))
 
 
@@ -166,13 +167,13 @@ def _check_blocks(knobs: CacheKnobs, spec: ModelSpec) -> Iterator[FieldError]:
 
 
 def too_many_blocks(fn: int, bn: int, blocks: int | None) -> Iterator[tuple[str, int, int]]:
-    """Yields which of `fn` and `bn` is more than the blocks there are, its value and the most it may be."""
+    """Yields which of `fn` and `bn` leaves no block to reuse, its value and the most it may be."""
     if blocks is None:
         return
-    if fn > blocks:
-        yield "fn", fn, blocks
-    if bn > (most := blocks - min(fn, blocks)):
-        yield "bn", bn, most
+    if fn > (most := blocks - 1):
+        yield "fn", fn, most
+    if bn > (rest := most - min(fn, most)):
+        yield "bn", bn, rest
 
 
 def _misfit(rule: str, steps: int, spec: ModelSpec) -> tuple[str, object, object] | None:

@@ -40,6 +40,8 @@ _TROUBLE = (AppError, OSError, *DATABASE_ERRORS)
 #: Of the compiler's own files: those that mean something only while it runs.
 _PASSING = (".lock", ".tmp")
 
+_STORED = "the copy in the store is used"
+
 _log = get_logger()
 
 
@@ -144,17 +146,20 @@ class CompileCache:
         if kept.bytes > self._most_bytes:
             raise _too_large(kept.bytes)
         file = self._file(kept.sha256)
-        with suppress(FileNotFoundError):
-            data = file.read_bytes()
-            if _is(data, kept):
-                with suppress(OSError):  # another user's
-                    os.utime(file)  # used now, so it is pruned late
-                return data
+        data = _read_file(file)
+        if data is not None and _is(data, kept):
+            with suppress(OSError):  # another user's
+                os.utime(file)  # used now, so it is pruned late
+            return data
+        if data is not None:
             _log.warning("compile_cache.file_differs", file=str(file), advice="it is ignored and replaced")
         data = self._artifacts.get(compile_caches.archive_key(self._key, kept.sha256))
         if not _is(data, kept):
             raise DamagedArchive("The archive in the artifact store differs from the hash in the database.")
-        self._write(file, data)
+        try:
+            self._write(file, data)
+        except OSError as error:
+            _log.warning("compile_cache.not_kept", error=_words(error), advice=_STORED)
         return data
 
     def _ignore(self, error: Exception) -> dict[str, object]:
@@ -230,3 +235,14 @@ def _is(data: bytes, kept: Kept) -> bool:
 
 def _words(error: Exception) -> str:
     return error.message if isinstance(error, AppError) else f"{type(error).__name__}: {error}"
+
+
+def _read_file(file: Path) -> bytes | None:
+    """What is kept on this machine; None where there is nothing that this process can read."""
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _log.warning("compile_cache.file_unreadable", error=_words(error), advice=_STORED)
+        return None

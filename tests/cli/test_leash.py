@@ -44,6 +44,17 @@ def test_a_program_of_others_ends_with_its_killed_starter(tmp_path: Path) -> Non
     wait_until(lambda: is_gone(pid), 10, "the end of the program")
 
 
+def test_a_measurement_ends_with_the_command_that_began_it(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    held = "import sys; from cli.leash import run_held; run_held(sys.argv[1:])"
+    command = (sys.executable, "-P", "-c", held, sys.executable, "-c", SLEEPER, str(pid_file))
+    outer = subprocess.Popen(command)
+    wait_until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"), 10, "the command")
+    outer.kill()
+    outer.wait()
+    wait_until(lambda: is_gone(int(pid_file.read_text())), 10, "the end of the program")
+
+
 def test_a_program_of_ours_ends_with_all_its_children(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     command = (sys.executable, "-P", "-c", OURS, str(pid_file), SLEEPER)

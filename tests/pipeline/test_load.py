@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pipeline.errors import LoadFailed, OutOfMemory, PipelineError, Unsupported, WeightsMissing
 from pipeline.load import load_pipeline, locate
@@ -76,6 +77,15 @@ def write(name: str, content: bytes) -> Callable[[Path], None]:
     return act
 
 
+def drop(name: str, tensor: str) -> Callable[[Path], None]:
+    def act(folder: Path) -> None:
+        state = load_file(folder / name)
+        del state[tensor]
+        save_file(state, folder / name)
+
+    return act
+
+
 def truncate(name: str) -> Callable[[Path], None]:
     def act(folder: Path) -> None:
         (folder / name).write_bytes((folder / name).read_bytes()[:99999])
@@ -92,6 +102,7 @@ def truncate(name: str) -> Callable[[Path], None]:
         (remove("vae"), WeightsMissing, "files of tiny are missing"),
         (write("model_index.json", b"{"), LoadFailed, "not a valid JSON"),
         (truncate(TRANSFORMER), LoadFailed, "cannot be loaded"),
+        (drop(TRANSFORMER, "proj_out.weight"), LoadFailed, "the weights of transformer lack proj_out.weight"),
         (write(TRANSFORMER, b""), LoadFailed, "cannot be loaded"),
         (write(TEXT, b"\x80\x02garbage" * 99), LoadFailed, "header"),
         (

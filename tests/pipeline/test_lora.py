@@ -120,9 +120,12 @@ def test_one_that_cannot_be_added_leaves_the_weights_as_they_were(
 
     state = load_file(files[0])
     last = [name for name in sorted(state) if name.endswith("lora_A.weight")][-1]
-    state[last] = torch.full_like(state[last], float("inf"))
+    state[last] = torch.full_like(
+        state[last], 1e30
+    )  # what it adds is finite, and ten to the tenth of it is not
     save_file(state, tmp_path / "broken.safetensors")
-    broken = offering(tiny_spec, described(tmp_path / "broken.safetensors", "tiny", "broken"))
+    lora = described(tmp_path / "broken.safetensors", "tiny", "broken", scale=1e10, scale_maximum=1e10)
+    broken = offering(tiny_spec, lora)
     engine = Engine(broken, resolved(broken, warmup=False), device="cpu")
     engine.prepare()
     before = weights(engine)
@@ -158,6 +161,9 @@ def test_a_file_that_is_replaced_while_the_worker_runs_is_refused(
     engine.prepare()
     path.write_bytes(files[1].read_bytes())
     with pytest.raises(LoraFailed, match="has sha256"):
+        engine.render(job(spec, INK))
+    path.unlink()
+    with pytest.raises(WeightsMissing, match="the file of LoRA ink is no longer on its worker"):
         engine.render(job(spec, INK))
     engine.close()
 
@@ -205,6 +211,10 @@ def test_nor_with_one_of_another_kind(tiny_spec: ModelSpec, tiny_engine: Engine,
     save_file(state | text, tmp_path / "text.safetensors")
     with pytest.raises(LoraFailed, match="text_encoder"):
         prepare_with(tiny_spec, described(tmp_path / "text.safetensors", "tiny", "text"))
+    state[next(iter(state))][0, 0] = float("nan")
+    save_file(state, tmp_path / "nan.safetensors")
+    with pytest.raises(LoraFailed, match="holds NaN or infinity"):
+        prepare_with(tiny_spec, described(tmp_path / "nan.safetensors", "tiny", "nan"))
     (tmp_path / "junk.safetensors").write_bytes(b"\x80\x04junk")
     with pytest.raises(LoraFailed, match="cannot be read"):
         prepare_with(tiny_spec, described(tmp_path / "junk.safetensors", "tiny", "junk"))

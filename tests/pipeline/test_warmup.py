@@ -1,18 +1,22 @@
 """The warm-up: what it runs, and when it calls a worker not ready."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pipeline import warmup
 from pipeline.boundary import split_steps
 from pipeline.compilation import compiles_so_far
 from pipeline.engine import Engine
 from pipeline.errors import WarmupIncomplete
+from pipeline.load import find_bundled
 from pipeline.miniature import spec_of
 from pipeline.warmup import count_steps, guidance_scales, plan_warm_up, run_warm_up
 from policy.catalogue import Catalogue
@@ -124,6 +128,17 @@ def test_a_worker_whose_warm_up_reaches_no_reused_step_is_not_ready(
     monkeypatch.setattr("pipeline.warmer.forced", _all_computed)
     engine = Engine(tiny_spec, resolved(tiny_spec), device="cpu")
     with pytest.raises(WarmupIncomplete, match=r"reused \[0\] steps"):
+        engine.prepare()
+
+
+def test_a_worker_whose_weights_draw_no_picture_is_not_ready(tiny_spec: ModelSpec, tmp_path: Path) -> None:
+    folder = shutil.copytree(find_bundled(tiny_spec.source), tmp_path / "tiny")
+    weights = folder / "transformer" / "diffusion_pytorch_model.safetensors"
+    state = load_file(weights)
+    state["proj_out.weight"][0, 0] = float("nan")
+    save_file(state, weights)
+    engine = Engine(tiny_spec, resolved(tiny_spec), source=str(folder), device="cpu")
+    with pytest.raises(WarmupIncomplete, match="no picture of 64x64 can be drawn: the latents hold NaN"):
         engine.prepare()
 
 

@@ -104,12 +104,12 @@ def test_the_predictor_is_refused_on_few_step_models() -> None:
     assert not problems(FLUX, {"cache_taylorseer": 2})
 
 
-def test_no_more_blocks_are_computed_than_the_model_has() -> None:
-    assert one("cache_fn", cache_fn=60).nearest == FLUX.blocks == 57
-    assert one("cache_bn", cache_bn=57).limit == 56
+def test_a_block_is_left_to_reuse() -> None:
+    assert one("cache_fn", cache_fn=60).nearest == 56
+    assert one("cache_bn", cache_bn=57).limit == 55
     error = problems(WAN2, {"secondary_cache_fn": 39, "secondary_cache_bn": 2})["secondary_cache_bn"]
-    assert (error.limit, error.nearest) == (1, 1)
-    assert not problems(FLUX, {"cache_fn": 50, "cache_bn": 7})
+    assert (error.limit, error.nearest) == (0, 0)
+    assert not problems(FLUX, {"cache_fn": 50, "cache_bn": 6})
     assert not problems(FLUX.model_copy(update={"blocks": None}), {"cache_fn": 60})
 
 

@@ -112,27 +112,35 @@ def test_a_job_that_starts_from_a_picture_has_only_the_steps_that_are_run() -> N
 @pytest.mark.parametrize(
     ("model", "cache", "limits"),
     [
-        (FLUX.id, {"fn": 57}, {}),
-        (FLUX.id, {"fn": 58}, {"cache.fn": 57}),
-        (FLUX.id, {"fn": 50, "bn": 8}, {"cache.bn": 7}),
-        (FLUX.id, {"bn": 57}, {"cache.bn": 56}),
-        (TINY.id, {"fn": 11, "bn": 1}, {"cache.fn": 10, "cache.bn": 0}),
-        (WAN2.id, {"fn": 41}, {"cache.fn": 40}),
+        (FLUX.id, {"fn": 56}, {}),
+        (FLUX.id, {"fn": 57}, {"cache.fn": 56}),
+        (FLUX.id, {"fn": 50, "bn": 7}, {"cache.bn": 6}),
+        (FLUX.id, {"bn": 56}, {"cache.bn": 55}),
+        (TINY.id, {"fn": 11, "bn": 1}, {"cache.fn": 9, "cache.bn": 0}),
+        (WAN2.id, {"fn": 41}, {"cache.fn": 39}),
     ],
 )
-def test_no_more_blocks_are_computed_than_the_model_has(
-    model: str, cache: dict[str, int], limits: dict[str, int]
-) -> None:
+def test_a_block_is_left_to_reuse(model: str, cache: dict[str, int], limits: dict[str, int]) -> None:
     errors = refused(model=model, cache=cache)
     assert {field: error.limit for field, error in errors.items()} == limits
     assert {field: error.nearest for field, error in errors.items()} == limits
 
 
 def test_blocks_that_are_too_many_only_together_with_the_workers_are_told_on_the_job() -> None:
-    assert decided({"fn": 9}, {"cache_bn": 1}).configs is not None
-    decision = decided({"fn": 9}, {"cache_bn": 2})
+    assert decided({"fn": 8}, {"cache_bn": 1}).configs is not None
+    decision = decided({"fn": 8}, {"cache_bn": 2})
     assert decision.configs is None
-    assert "fn 9 and bn 2, the job's and the worker's, are more than the 10 blocks" in decision.reason
+    assert "fn 8 and bn 2, the job's and the worker's, leave none of the 10 blocks" in decision.reason
+
+
+def test_a_knob_that_is_given_twice_is_no_knob() -> None:
+    assert read_text("fn=2, bn=1") == {"fn": 2, "bn": 1}
+    assert read_text("fn=2, fn=3") == "fn=2, fn=3"
+    assert "fn=2, fn=3" in refused(cache=read_text("fn=2, fn=3"))["cache"].message
+
+
+def test_a_mask_of_ones_is_told_to_reuse_and_not_to_run_longer() -> None:
+    assert "set a digit to 0" in refused(cache={"scm": "1" * 24})["cache.scm"].message
 
 
 def test_every_problem_is_told_at_once() -> None:

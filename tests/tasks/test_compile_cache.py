@@ -156,6 +156,14 @@ def test_a_file_that_was_changed_is_not_believed_and_is_replaced(
     assert kept.file().read_bytes() == good
 
 
+def test_a_file_that_cannot_be_read_does_not_hide_the_one_in_the_store(kept: Boots) -> None:
+    file = kept.file()
+    file.unlink()
+    file.mkdir()
+    assert kept.boot().restore()["result"] == "hit"
+    assert found() == MADE
+
+
 @pytest.mark.parametrize("way", range(4))
 def test_an_archive_that_was_changed_in_the_store_is_ignored_and_made_anew(kept: Boots, way: int) -> None:
     (key,) = kept.archive_keys()
