@@ -18,11 +18,19 @@ from sqlalchemy.exc import ArgumentError
 
 from core.errors import InvalidSettings
 from policy.options import OPTIONS
-from policy.wording import closest
+from policy.wording import closest, quote
 
 PREFIX = "RENDERQ_"
 OTHERS = frozenset({"url", "debug"})
 """Names with the prefix that only the command reads."""
+_SHOULD_BE = "Input should be "
+_PLAIN = frozenset(
+    {
+        *("greater_than", "greater_than_equal", "less_than", "less_than_equal", "literal_error"),
+        *("float_parsing", "int_parsing", "bool_parsing", "int_from_float", "finite_number"),
+    }
+)
+"""What pydantic calls a problem of a value that cannot be a secret."""
 NEAR_MISS = 0.8
 DAY_S = 86400.0
 """How alike a name must be to a setting's to count as a slip of it; 1 is the same."""
@@ -205,7 +213,11 @@ def _check_scheme(url: str, *schemes: str) -> str:
 
 
 def _sentence(problem: ErrorDetails) -> str:
-    """Tell of one problem without the value, which may hold a password."""
+    """Tell of one problem; of the value only where it is a number or a word from a list, and no password."""
     name = "".join(str(part) for part in problem["loc"][:1])
-    words = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return f"{PREFIX}{name.upper()} ({name}): {words[:1].lower()}{words[1:]}."
+    where, words = f"{PREFIX}{name.upper()} ({name})", problem["msg"].removeprefix("Value error, ")
+    if not words.startswith(_SHOULD_BE):
+        return f"{where}: {words[:1].lower()}{words[1:]}."
+    wanted = words.removeprefix(_SHOULD_BE).partition(", unable")[0]
+    given = f", not {quote(problem['input'])}" if problem["type"] in _PLAIN else ""
+    return f"{where} must be {wanted}{given}."

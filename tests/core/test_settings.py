@@ -119,8 +119,8 @@ def test_all_problems_are_told_together() -> None:
     assert len(told) == 7
     assert "RENDERQ_DATABASE_URL (database_url): must start with sqlite:/// or postgresql://." in told
     assert "RENDERQ_REDIS_URL (redis_url): must start with redis:// or rediss:// or redis+socket://." in told
-    assert "RENDERQ_LEASE_S (lease_s): greater than 0." in told
-    assert "RENDERQ_LOG_FORMAT (log_format): 'auto', 'console' or 'json'." in told
+    assert "RENDERQ_LEASE_S (lease_s) must be greater than 0, not 0." in told
+    assert "RENDERQ_LOG_FORMAT (log_format) must be 'auto', 'console' or 'json', not \"xml\"." in told
 
 
 def test_a_heartbeat_must_leave_room_for_one_that_is_lost() -> None:
