@@ -17,15 +17,15 @@ Of several such rows of one device the newest counts, and a loss on one device i
 """
 
 import datetime as dt
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from policy.errors import InvalidCatalogue
 from policy.model_spec import ModelSpec
+from policy.tomlfile import read_file
 from policy.variants import Scope, Variant, own_cache, own_scope
 
 BUNDLED = Path(__file__).parent / "evidence"
@@ -37,7 +37,7 @@ ENOUGH_ROUNDS = 3
 
 
 class _Row(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Figures(_Row):
@@ -113,6 +113,10 @@ class Evidence(_Row):
                 yield Comparison(eager, compiled)
 
 
+class _File(_Row):
+    rows: tuple[Evidence, ...]
+
+
 class Comparison(NamedTuple):
     """Compiling against not compiling, with the same cache."""
 
@@ -131,8 +135,9 @@ class Comparison(NamedTuple):
 
     @property
     def wins(self) -> bool:
-        """Whether compiling is faster on the first request and in the steady state."""
-        return self.compiled.first_s < self.eager.first_s and self.compiled.steady_s < self.eager.steady_s
+        """Whether compiling is faster, first request and later ones, and no request waited for it."""
+        faster = self.compiled.first_s < self.eager.first_s and self.compiled.steady_s < self.eager.steady_s
+        return faster and self.compiled.compiles_requests == 0
 
 
 def load_evidence(*folders: Path) -> tuple[Evidence, ...]:
@@ -143,18 +148,7 @@ def load_evidence(*folders: Path) -> tuple[Evidence, ...]:
 
 def read_evidence(path: Path) -> tuple[Evidence, ...]:
     """Reads one file; raises `InvalidCatalogue` for one that holds no rows, or rows of another model."""
-    try:
-        rows = tomllib.loads(path.read_text(encoding="utf-8"))["rows"]
-        read = tuple(Evidence.model_validate(row) for row in rows)
-    except (
-        OSError,
-        UnicodeDecodeError,
-        tomllib.TOMLDecodeError,
-        KeyError,
-        TypeError,
-        ValidationError,
-    ) as error:
-        raise InvalidCatalogue(f"{path}: {error}") from error
+    read = read_file(path, _File).rows
     strange = {row.model for row in read} - {path.stem}
     if strange:
         raise InvalidCatalogue(f"{path}: rows of {', '.join(sorted(strange))} belong in a file of that name")

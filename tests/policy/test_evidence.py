@@ -21,13 +21,13 @@ VERSIONS = {"torch": "2.13.0", "diffusers": "0.42.1", "cache-dit": "1.5.3"}
 
 
 def figures(first_s: float, steady_s: float, **more: Any) -> Figures:
-    fixed: dict[str, Any] = {
+    usual: dict[str, Any] = {
         "ready_s": 9.0,
         "compiles_warmup": 0,
         "compiles_requests": 0,
         "memory_mb": 30000.0,
     }
-    return Figures(**{"cache": "balanced", "first_s": first_s, "steady_s": steady_s, **fixed, **more})
+    return Figures(**{"cache": "balanced", "first_s": first_s, "steady_s": steady_s, **usual, **more})
 
 
 EAGER = figures(4.0, 3.5)
@@ -49,8 +49,8 @@ WIN = Evidence(
 )
 
 
-def loss(first_s: float = 3.0, steady_s: float = 2.5) -> dict[str, Any]:
-    return {"figures": (EAGER, figures(first_s, steady_s, scope="regional"))}
+def loss(first_s: float = 3.0, steady_s: float = 2.5, **more: Any) -> dict[str, Any]:
+    return {"figures": (EAGER, figures(first_s, steady_s, scope="regional", **more))}
 
 
 def unbacked(
@@ -102,6 +102,7 @@ def test_a_measured_win_backs_an_opt_in() -> None:
         ({"versions": {**VERSIONS, "torch": "2.12.1"}}, "old: torch was 2.12.1 and is 2.13.0"),
         (loss(first_s=4.0), "does not win on NVIDIA H200"),
         (loss(steady_s=3.5), "does not win on NVIDIA H200"),
+        (loss(compiles_requests=1), "does not win on NVIDIA H200"),
         (
             {"figures": (EAGER, figures(3.0, 2.5, scope="whole"))},
             "regional/balanced was not measured beside eager/balanced",
@@ -183,6 +184,13 @@ def test_a_model_that_does_not_opt_in_needs_no_evidence() -> None:
 def test_a_file_that_is_no_evidence_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.toml").write_bytes(text.encode("latin-1"))
     with pytest.raises(InvalidCatalogue, match=r"bad\.toml"):
+        load_evidence(tmp_path)
+
+
+def test_a_figure_that_is_no_time_is_refused_by_name(tmp_path: Path) -> None:
+    bundled = (ROOT / "policy" / "evidence" / "tiny.toml").read_text(encoding="utf-8")
+    (tmp_path / "tiny.toml").write_text(re.sub(r"first_s = .*", "first_s = inf", bundled), encoding="utf-8")
+    with pytest.raises(InvalidCatalogue, match=r"rows\.0\.figures\.0\.first_s must be"):
         load_evidence(tmp_path)
 
 
