@@ -140,6 +140,10 @@ class Comparison(NamedTuple):
         return faster and self.compiled.compiles_requests == 0
 
 
+class _File(_Row):
+    rows: tuple[Evidence, ...]
+
+
 def load_evidence(*folders: Path) -> tuple[Evidence, ...]:
     """Reads every row in the folders, by default the bundled one; a folder that is not there holds none."""
     paths = (path for folder in folders or (BUNDLED,) for path in sorted(folder.glob("*.toml")))

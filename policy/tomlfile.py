@@ -1,6 +1,6 @@
 """Reads a file of the catalogue; what is wrong is told with file, field, value, limit and nearest value.
 
-Every file of the catalogue is read here: models, LoRAs and step masks.
+Every file of the catalogue is read here: models, LoRAs, step masks and evidence.
 """
 
 import json

@@ -180,10 +180,20 @@ def test_a_model_that_does_not_opt_in_needs_no_evidence() -> None:
     assert unbacked(spec=with_policy(FLUX, compile=False)) is None
 
 
-@pytest.mark.parametrize("text", ["rows = 1", "[[rows]]\nmodel = 'x'", "x = ", "other = 1", "\xff"])
-def test_a_file_that_is_no_evidence_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rows = 1", "rows must be a list, not 1"),
+        ("[[rows]]\nmodel = 'x'", "rows.0.date is missing"),
+        ("[[rows]]\nmodle = 'x'", 'rows.0.modle = "x" is not known here; did you mean model\\?'),
+        ("x = ", "Invalid value"),
+        ("other = 1", "rows is missing"),
+        ("\xff", "utf-8"),
+    ],
+)
+def test_a_file_that_is_no_evidence_is_refused(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "bad.toml").write_bytes(text.encode("latin-1"))
-    with pytest.raises(InvalidCatalogue, match=r"bad\.toml"):
+    with pytest.raises(InvalidCatalogue, match=rf"bad\.toml: .*{words}"):
         load_evidence(tmp_path)
 
 
