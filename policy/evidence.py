@@ -113,10 +113,6 @@ class Evidence(_Row):
                 yield Comparison(eager, compiled)
 
 
-class _File(_Row):
-    rows: tuple[Evidence, ...]
-
-
 class Comparison(NamedTuple):
     """Compiling against not compiling, with the same cache."""
 
