@@ -58,9 +58,9 @@ class Asked:
         if self.prompts is not None:
             yield "--prompts", str(self.prompts)
         yield "--fit-prompts", str(self._fit_prompts(texts, read))
-        yield "--seed", str(read.number("--seed", _or(self.seed, "5000"), SEED))
+        yield "--seed", str(read.number("--seed", _or(self.seed, str(SEED.usual)), SEED))
         yield "--orders", _joined(read.numbers("--orders", _or(self.orders, "1,2"), ORDERS))
-        yield "--beam", str(read.number("--beam", _or(self.beam, "1"), BEAM))
+        yield "--beam", str(read.number("--beam", _or(self.beam, str(BEAM.usual)), BEAM))
 
     def _steps(self, spec: "ModelSpec", read: Reader) -> list[int]:
         limits = Limits(max(LEAST_STEPS, spec.steps.minimum), spec.steps.maximum, spec.steps.default)

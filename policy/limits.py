@@ -41,6 +41,14 @@ def other(_: Mapping[str, Any], item: ErrorDetails) -> Rule:
     return f"be valid ({item['msg']})", None, None
 
 
+def rule_of(item: ErrorDetails, kinds: Mapping[str, str], rules: Mapping[str, Reader]) -> Rule:
+    """Returns what a value breaks: another kind of value is wanted, by the words of ``kinds``, or a rule."""
+    kind = kinds.get(item["type"])
+    if kind is not None:
+        return f"be {kind}", kind, None
+    return rules.get(item["type"], other)(item.get("ctx", {}), item)
+
+
 BOUNDS: Mapping[str, Reader] = {
     "greater_than_equal": bound("at least", "ge", 0),
     "less_than_equal": bound("at most", "le", 0),

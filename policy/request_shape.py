@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from policy.errors import FieldError
 from policy.job_cache import KNOBS, WORD, CacheKnobs
-from policy.limits import BOUNDS, Reader, Rule, choice, other
+from policy.limits import BOUNDS, Reader, Rule, choice, rule_of
 from policy.lora import LoraChoice
 from policy.wording import LONGEST_SHOWN, closest, listing, quote, show
 
@@ -81,7 +81,7 @@ def in_words(item: ErrorDetails, known: tuple[str, ...]) -> FieldError:
         return FieldError(field, f"{field} is missing", None, "required")
     if item["type"] == "string_too_short":
         return FieldError(field, f"{field} must not be empty", "", 1)
-    words, limit, nearest = _rule(item)
+    words, limit, nearest = rule_of(item, _TYPES, _RULES)
     near = "" if nearest is None else f"; nearest: {show(nearest)}"
     return FieldError(field, f"{field} must {words}, not {_shown(value)}{near}", show(value), limit, nearest)
 
@@ -123,13 +123,6 @@ _TYPES: Mapping[str, str] = {
     "model_type": "an object",
     "finite_number": "a finite number",
 }
-
-
-def _rule(item: ErrorDetails) -> Rule:
-    if item["type"] in _TYPES:
-        words = _TYPES[item["type"]]
-        return f"be {words}", words, None
-    return _RULES.get(item["type"], other)(item.get("ctx", {}), item)
 
 
 def _literal(context: Mapping[str, Any], item: ErrorDetails) -> Rule:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from policy.errors import InvalidCatalogue
-from policy.limits import BOUNDS, Reader, Rule, choice, other
+from policy.limits import BOUNDS, Reader, Rule, choice, rule_of
 from policy.wording import closest, listing, quote
 
 ID = r"^[a-z0-9][a-z0-9._-]{0,62}$"
@@ -62,7 +62,7 @@ def _told(item: ErrorDetails, kind: type[BaseModel], apart: Mapping[str, str]) -
         return _unknown(field, item, [name for name in _fields(kind, item["loc"][:-1]) if name not in apart])
     if item["type"] == "value_error":
         return f"{field}: {item['ctx']['error']}".removeprefix(": ")
-    words, _, nearest = _rule(item)
+    words, _, nearest = rule_of(item, _TYPES, _RULES)
     near = "" if nearest is None else f"; nearest: {nearest}"
     return f"{field} must {words}, not {_value(item['input'])}{near}"
 
@@ -104,12 +104,6 @@ _TYPES: Mapping[str, str] = {
     "dict_type": "a table",
     "model_type": "a table",
 }
-
-
-def _rule(item: ErrorDetails) -> Rule:
-    if item["type"] in _TYPES:
-        return f"be {_TYPES[item['type']]}", None, None
-    return _RULES.get(item["type"], other)(item.get("ctx", {}), item)
 
 
 def _length(words: str, key: str) -> Reader:

@@ -10,19 +10,19 @@ from tests.fixtures.processes import is_gone
 from tests.fixtures.waiting import wait_until
 
 STARTER = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys
 leash, end = os.pipe()
 print(os.getpid(), flush=True)
 subprocess.Popen(sys.argv[1:], stdin=leash, process_group=0)
-time.sleep(600)
+signal.pause()
 """
-SLEEPER = "import os, sys, time; open(sys.argv[1], 'w').write(f'{os.getpid()}\\n'); time.sleep(600)"
+SLEEPER = "import os, signal, sys; open(sys.argv[1], 'w').write(f'{os.getpid()}\\n'); signal.pause()"
 OURS = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys
 from cli.leash import hold_leash
 hold_leash()
 subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]])
-time.sleep(600)
+signal.pause()
 """
 
 

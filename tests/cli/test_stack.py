@@ -22,7 +22,7 @@ def test_a_worker_of_another_machine_with_the_same_process_id_is_not_taken_for_o
 ) -> None:
     signals = Signals()
     supervisor = Supervisor(lambda *_: None, lambda *_: None, signals)
-    command = (sys.executable, "-c", "import time; time.sleep(600)")
+    command = (sys.executable, "-c", "import signal; signal.pause()")
     child = supervisor.add(Program("worker", command, {}, tmp_path / "worker.log", stops=1))
     stack = Stack(StackPlan(tmp_path), DataFolder(tmp_path), supervisor, None)
     stack.url = server.url
